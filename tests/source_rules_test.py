@@ -40,6 +40,7 @@ CONFINED = {
   "sklearn": ("retrieval/", "estimator/"),
   "lightgbm": ("retrieval/boosted_trees.py",),
   "matplotlib": ("report/drawing.py",),
+  "jinja2": ("report/pages.py",),
   **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"), ("serve/",)),
   "pickle": ("models/torch_files.py",),  # a restricted unpickler
   "dill": (),

@@ -46,6 +46,7 @@ TESTS = (
   "tests/retrieval/cpu_cores_test.py",  # threadpoolctl
   "tests/export/exports_test.py",  # flatbuffers
   "tests/report/figures_test.py",  # matplotlib
+  "tests/report/pages_test.py",  # jinja2
 )
 # The demo, cut to one epoch.
 TRAINING = ("--config=experiments/dexml.py", "--config.train.num_epochs=1", "--workdir=run")

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 _OUT = ROOT / "docs" / "results" / "lease" / "h100.jsonl"
 # What the machine has that this project needs; versions are those that it told. PyTorch is there, too.
 _THERE = ("jax", "flax", "optax", "orbax-checkpoint", "transformers", "tokenizers", "numpy", "scipy")
-_ANY_VERSION = ("scikit-learn", "matplotlib", "tqdm", "safetensors", "threadpoolctl", "flatbuffers")
+_ANY_VERSION = ("scikit-learn", "matplotlib", "tqdm", "safetensors", "threadpoolctl", "flatbuffers", "jinja2")
 _OPERATIONS = 15
 
 

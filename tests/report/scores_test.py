@@ -23,13 +23,9 @@ def test_pairs_score_as_they_are_ranked(request, which, kind):
   rows, ranks = np.nonzero(ranking.ids >= 0)
   ids = ranking.ids[rows, ranks].astype(np.int64)
   vectors = scores.LabelVectors(made.run, made.params, made.extra_state, kind, ids)
-  found = vectors.of_pairs(made.queries[rows], ids)
-  np.testing.assert_allclose(found, ranking.scores[rows, ranks], rtol=1e-4, atol=1e-5)
-  some = np.unique(ids)[:7]
-  every = vectors.of_all(made.queries[:5], some)
-  for row, label in np.ndindex(5, len(some)):
-    one = vectors.of_pairs(made.queries[row : row + 1], some[label : label + 1])
-    assert every[row, label] == pytest.approx(one[0], rel=1e-4, abs=1e-5)
+  some, places = np.unique(ids, return_inverse=True)
+  every = vectors.of_all(made.queries, some)
+  np.testing.assert_allclose(every[rows, places], ranking.scores[rows, ranks], rtol=1e-4, atol=1e-5)
   np.testing.assert_allclose(vectors.nearness(some, some), 1.0, rtol=1e-5)
 
 
@@ -52,7 +48,7 @@ def _case(num_rows=40, num_labels=30, depth=8):
 def test_precision_and_recall_of_every_threshold():
   ranking, truth = _case()
   hits = find_hits(ranking.ids, as_truth(truth))
-  precision, recall = scores.precision_recall(ranking, hits, truth.nnz, 0)
+  precision, recall = scores.precision_recall(ranking, hits, truth.nnz)
   true = truth.toarray()[np.arange(40)[:, None], ranking.ids] > 0
   expected = {}
   for threshold in np.unique(ranking.scores):
@@ -91,9 +87,9 @@ def test_what_a_number_and_a_threshold_keep(are_probabilities):
 def test_many_points_are_sampled(monkeypatch):
   ranking, truth = _case(400)
   hits = find_hits(ranking.ids, as_truth(truth))
-  exact = scores.precision_recall(ranking, hits, truth.nnz, 0)
+  exact = scores.precision_recall(ranking, hits, truth.nnz)
   monkeypatch.setattr(scores, "_CURVE_ROWS", 200)
-  sampled = scores.precision_recall(ranking, hits, truth.nnz, 0)
+  sampled = scores.precision_recall(ranking, hits, truth.nnz)
   assert sampled[1][-1] == pytest.approx(exact[1][-1], abs=0.05)
   at = np.interp([0.2, 0.4], exact[1], exact[0]), np.interp([0.2, 0.4], sampled[1], sampled[0])
   np.testing.assert_allclose(*at, atol=0.08)
@@ -107,14 +103,14 @@ def test_nothing_found_is_no_curve(nothing):
   else:
     ranking = Ranking(np.full_like(ranking.ids, -1), np.full_like(ranking.scores, -np.inf))
   hits = find_hits(ranking.ids, as_truth(truth))
-  assert [len(part) for part in scores.precision_recall(ranking, hits, truth.nnz, 0)] == [0, 0]
+  assert [len(part) for part in scores.precision_recall(ranking, hits, truth.nnz)] == [0, 0]
 
 
 def test_a_plan_is_small_and_has_every_true_label_of_its_points():
   rng = np.random.default_rng(0)
   truth = sp.random_array((9000, 500), density=0.004, format="csr", rng=rng).astype(np.float32)
   truth = sp.csr_matrix(truth)
-  planned = scores.plan(truth, 0)
+  planned = scores.plan(truth)
   assert (
     len(planned.rows) <= 2000 and 1500 < len(planned.labels) <= 2000 and len(planned.random_labels) == 128
   )
@@ -122,12 +118,12 @@ def test_a_plan_is_small_and_has_every_true_label_of_its_points():
   chosen = truth[planned.rows]
   np.testing.assert_array_equal(planned.labels, chosen.indices)
   np.testing.assert_array_equal(np.bincount(planned.of), np.diff(chosen.indptr))
-  for one, other in zip(planned, scores.plan(truth, 0)):
+  for one, other in zip(planned, scores.plan(truth)):
     np.testing.assert_array_equal(one, other)
 
 
 def test_one_point_with_more_labels_than_a_sample_has():
-  planned = scores.plan(sp.csr_matrix(np.ones((1, 5000), np.float32)), 0)
+  planned = scores.plan(sp.csr_matrix(np.ones((1, 5000), np.float32)))
   assert planned.rows.tolist() == [0] and len(planned.labels) == 5000
 
 
@@ -136,11 +132,13 @@ def test_a_sample_by_loops(plain_run):
   test = made.run.dataset.test
   every = np.column_stack([made.queries, np.ones(len(made.queries), np.float32)])
   every = every @ made.run.embedder.labels(made.params, made.extra_state).T
-  planned = scores.plan(test.unfiltered_positives, 0)
+  planned = scores.plan(test.unfiltered_positives)
   vectors = scores.LabelVectors(
     made.run, made.params, made.extra_state, "fused", np.concatenate([planned.labels, planned.random_labels])
   )
-  found = scores.sample(planned, vectors, made.queries, made.ranking, test.unfiltered_positives, test.filter)
+  hits = find_hits(made.ranking.ids, as_truth(test.unfiltered_positives))
+  known = test.unfiltered_positives + test.filter
+  found = scores.sample(planned, made.ranking, hits, known, vectors, made.queries)
   true, wrong, above, beaten = [], [], [], []
   for row in planned.rows:
     known = set(test.unfiltered_positives[row].indices) | set(test.filter[row].indices)

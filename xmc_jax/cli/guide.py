@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from xmc_jax import sanitize
 from xmc_jax.metrics import FAMILIES
-from xmc_jax.report.tables import RANKINGS
+from xmc_jax.report.descriptions import RANKINGS
 from xmc_jax.runs import run as runs
 
 _LONGEST = 60  # characters of a text

@@ -1,30 +1,26 @@
 """Compares several runs: what differs, and whether chance can explain it."""
 
+import functools
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import metrics, sanitize
+from xmc_jax.metrics.hits import as_truth
+from xmc_jax.metrics.ranking import earnings
 from xmc_jax.metrics.slices import FREQUENCIES
-from xmc_jax.report import (
-  differing_points,
-  drawing,
-  finished_runs,
-  scores,
-  side_figures,
-  tables,
-  training_records,
-)
+from xmc_jax.report import descriptions, drawing, examples, figures, finished_runs, pages, training_records
+from xmc_jax.report import scores as score_curves
 from xmc_jax.report.finished_runs import Finished
-from xmc_jax.report.html import Markup, document, element, image, isolated, joined, note, paragraph, table
 from xmc_jax.storage import atomic
 
 LEVEL = 0.05
 _KS, _SEED = (1, 3, 5, 10, 100), 0
 _CURVE = "P@1"
+_POINTS = 3  # that one run ranks better than another
 
 Differences = Sequence[Mapping[str, metrics.Difference]]
 
@@ -50,8 +46,6 @@ def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str
   print(sanitize.text(console_table(runs, means, differences)))
   usual = runs[0].workdir / "report" / f"compare{f'_{scores}' if scores else ''}.html"
   path = pathlib.Path(destination).expanduser() if destination else usual
-  if not drawing.available():
-    print(drawing.MISSING)
   atomic.write_text(path, _page(runs, means, differences))
   print(sanitize.text(f"\nwritten to {path}"))
 
@@ -78,12 +72,6 @@ def measured(runs: Sequence[Finished]) -> tuple[list[dict[str, float]], list[dic
   return means, found
 
 
-def parts_by_frequency(runs: Sequence[Finished]) -> list[dict[str, np.ndarray]]:
-  """Returns what labels of each frequency contribute to the metrics at 1 and 5, for each run."""
-  groups, truth = metrics.frequency_groups(runs[0].frequency), runs[0].dataset.test.unfiltered_positives
-  return [metrics.contributions(run.ranking.ids, truth, groups, ks=(1, 5)) for run in runs]
-
-
 def console_table(
   runs: Sequence[Finished], means: Sequence[Mapping[str, float]], differences: Differences
 ) -> str:
@@ -97,18 +85,17 @@ def console_table(
     )
   widths = [max(map(len, column)) for column in zip(*cells)]
   lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in cells]
-  legend = [f"{run.letter}  {run.workdir}  ({_method(run)})" for run in runs]
+  legend = [
+    f"{run.letter}  {run.workdir}  ({run.config.method.name}, encoder {run.encoder}, ranked by {run.scores})"
+    for run in runs
+  ]
   return "\n".join([*legend, "", *lines, "", _explained(runs)])
 
 
 def _console_cell(mean: float, found: metrics.Difference) -> str:
   star = "*" if found.p_value < LEVEL else " "
   between = f"[{100 * found.low:+.2f}, {100 * found.high:+.2f}]"
-  return f"{100 * mean:.2f} {100 * found.value:+.2f}{star} {between} {_p(found.p_value)}"
-
-
-def _p(value: float) -> str:
-  return f"p={value:.3f}" if value >= 0.0005 else "p<.001"
+  return f"{100 * mean:.2f} {100 * found.value:+.2f}{star} {between} {pages.p_value(found.p_value)}"
 
 
 def _explained(runs: Sequence[Finished]) -> str:
@@ -122,161 +109,153 @@ def _explained(runs: Sequence[Finished]) -> str:
   )
 
 
-def _method(run: Finished) -> str:
-  encoder = pathlib.PurePath(run.config.encoder.name).name
-  return f"{run.config.method.name}, encoder {encoder}, ranked by {run.scores}"
-
-
 def _page(runs: Sequence[Finished], means: Sequence[Mapping[str, float]], differences: Differences) -> str:
-  title = f"Comparison of {len(runs)} runs"
-  parts = [
-    element("h1", title),
-    paragraph(f"On the {len(runs[0].dataset.test):,} test points and {runs[0].dataset.num_labels:,} labels "
-              f"of {runs[0].dataset.name}. The other runs are compared with A."),
-    *([] if drawing.available() else [note(drawing.MISSING)]),
-    _runs(runs),
-    element("h2", "How good they are"),
-    note(_explained(runs)),
-    *_every_metric(runs, means, differences),
-    *_figures(runs),
-    *_by_frequency(runs, parts_by_frequency(runs)),
-    element("h2", "Where they differ most"),
-    *differing_points.sections(runs),
-    element("h2", "Time"),
-    _times(runs),
-    element("h2", "Settings that differ"),
-    _settings(runs),
-  ]  # fmt: skip
-  return document(title, *parts)
-
-
-def _runs(runs: Sequence[Finished]) -> Markup:
-  rows = [
-    [element("b", run.letter), isolated(run.name, 80), run.config.method.name,
-     pathlib.PurePath(run.config.encoder.name).name, run.scores.replace("_", " "),
-     f"{run.step:,}", f"{run.config.train.seed}",
-     tables.duration(run.seconds.get("train", 0.0))]
-    for run in runs
-  ]  # fmt: skip
-  head = ["", "run", "method", "encoder", "ranked by", "step tested", "seed", "training"]
-  return table(head, rows, text_columns=(1, 2, 3, 4))
-
-
-def _metrics(
-  runs: Sequence[Finished],
-  means: Sequence[Mapping[str, float]],
-  differences: Differences,
-  names: Sequence[str],
-) -> Markup:
-  def cells(name: str) -> Iterator[object]:
-    yield f"{100 * means[0][name]:.2f}"
-    for mean, each in zip(means[1:], differences):
-      found = each[name]
-      difference = (
-        element("b", f"{_signed(found.value)} *") if found.p_value < LEVEL else _signed(found.value)
-      )
-      between = element("small", f"{_signed(found.low)} to {_signed(found.high)}, {_p(found.p_value)}")
-      line = Markup("<br>")
-      yield joined([f"{100 * mean[name]:.2f}", line, difference, line, between])
-
-  head = ["percent", *map(side_figures.name, runs)]
-  return table(head, [[name, *cells(name)] for name in names])
-
-
-def _signed(value: float) -> str:
-  return f"{100 * value:+.2f}".replace("-", "−")
-
-
-def _every_metric(
-  runs: Sequence[Finished], means: Sequence[Mapping[str, float]], differences: Differences
-) -> list[Markup]:
+  first = runs[0]
+  truth = first.dataset.test.unfiltered_positives
+  groups = metrics.frequency_groups(first.frequency)
+  parts = [metrics.contributions(run.ranking.ids, truth, groups, ks=(1, 5)) for run in runs]
   main = [name for name in configs.METRICS if name in means[0]]
-  kinds = [f"{kind}@{k}" for kind in tables.FAMILIES for k in tables.cutoffs(means[0])]
-  others = [name for name in kinds if name in means[0] and name not in main]
-  parts = [_metrics(runs, means, differences, main)]
-  if others:
-    summary = Markup("<summary>The other metrics</summary>")
-    parts.append(element("details", summary, _metrics(runs, means, differences, others)))
-  return parts
+  others = sorted(means[0].keys() - main, key=_by_kind)
+  return pages.render(
+    "comparison.html",
+    title=f"Comparison of {len(runs)} runs",
+    runs=runs,
+    names=_names(runs),
+    explanation=_explained(runs),
+    level=LEVEL,
+    main=[_metric_row(name, means, differences) for name in main],
+    others=[_metric_row(name, means, differences) for name in others],
+    curve=_CURVE,
+    curves=_curves(runs),
+    frequency_figures={name: _frequency_figure(runs, parts, name) for name in ("P@1", "P@5")},
+    by_frequency=_by_frequency(runs, parts),
+    pairs=[_Pair.of(first, other) for other in runs[1:]],
+    ranked_labels=functools.partial(_ranked_labels, frequency=first.frequency),
+    times=_times(runs),
+    settings=_settings(runs),
+  )
 
 
-def _by_frequency(runs: Sequence[Finished], parts: Sequence[Mapping[str, np.ndarray]]) -> list[Markup]:
-  """Builds the section on what labels of each frequency contribute to P@1 and P@5 in each run."""
-  names = [name for name in ("P@1", "P@5") if name in parts[0]]
-  pictures = [
-    (
-      side_figures.frequencies(runs, name, [found[name] for found in parts]),
-      f"What labels of each frequency add to {name}.",
-    )
-    for name in names
-    if drawing.available()
-  ]
-  head = [f"{name} {run.letter}" for name in names for run in runs]
-  rows = [
-    [frequency, *(f"{100 * found[name][group]:.2f}" for name in names for found in parts)]
-    for group, frequency in enumerate(FREQUENCIES[: len(parts[0]["P@1"])])
-  ]
-  explanation = "In percentage points, by the training points of labels in A."
-  return [
-    element("h2", "On frequent and on rare labels"),
-    note(explanation),
-    _shown(pictures),
-    table(["training points", *head], rows),
-  ]
+def _by_kind(name: str) -> tuple[int, int]:
+  kind, _, k = name.partition("@")
+  return list(descriptions.METRICS).index(kind), int(k)
 
 
-def _shown(drawn: Sequence[tuple[Any, str]]) -> Markup:
-  """Returns figures with their captions."""
-  pictures = [image(drawing.png(figure), f"Figure: {caption}", caption) for figure, caption in drawn]
-  return element("div", *pictures, css="figures") if pictures else Markup("")
+def _metric_row(name: str, means: Sequence[Mapping[str, float]], differences: Differences) -> list:
+  return [name, means[0][name], *((mean[name], each[name]) for mean, each in zip(means[1:], differences))]
 
 
-def _figures(runs: Sequence[Finished]) -> list[Markup]:
+def _names(runs: Sequence[Finished]) -> list[str]:
+  return [f"{run.letter} {drawing.name_of(run.name)}" for run in runs]
+
+
+def _frequency_figure(
+  runs: Sequence[Finished], parts: Sequence[Mapping[str, np.ndarray]], metric: str
+) -> bytes:
+  by_run = {name: part[metric] for name, part in zip(_names(runs), parts)}
+  return drawing.png(figures.by_frequency, f"{metric} by label frequency", "percentage points", by_run)
+
+
+def _curves(runs: Sequence[Finished]) -> dict[str, bytes]:
   """Draws the curves of all runs into common figures; leaves out a figure if no run has its data."""
-  if not drawing.available():
-    return []
-  drawn = []
-  if any(f"eval/{_CURVE}" in run.curves for run in runs):
-    drawn += [
-      (side_figures.validation(runs, _CURVE), f"{_CURVE} on the rows held out, by vectors, over epochs."),
-      (side_figures.validation(runs, _CURVE, by_time=True), "The same over the time of training steps."),
-    ]
-  if any("train/loss" in run.curves for run in runs):
-    drawn.append((side_figures.losses(runs), "Only losses of one kind and one temperature compare."))
+  pictures, names = {}, _names(runs)
+  for key, title, recorded, x, y in (
+    ("validation", f"Validation {_CURVE}", f"eval/{_CURVE}", "epoch", "percent"),
+    ("validation_by_time", f"Validation {_CURVE}", f"eval/{_CURVE}", "minutes of training", "percent"),
+    ("losses", "Training loss", "train/loss", "epoch", "loss"),
+  ):
+    lines = {name: line for name, run in zip(names, runs) if (line := _line(run, recorded, x))}
+    if lines:
+      pictures[key] = drawing.png(figures.curves, title, x, y, lines)
   num_true = runs[0].dataset.test.unfiltered_positives.nnz
-  found = [scores.precision_recall(run.ranking, run.hits, num_true, _SEED) for run in runs]
-  if any(len(precision) for precision, _ in found):
-    caption = "All points together, one threshold of scores for all, within each point's ranking."
-    drawn.append((side_figures.precision_recall(runs, found), caption))
-  return [element("h2", "Curves"), _shown(drawn)] if drawn else []
+  curves = [score_curves.precision_recall(run.ranking, run.hits, num_true) for run in runs]
+  if any(len(precision) for precision, _ in curves):
+    pictures["precision_recall"] = drawing.png(figures.precision_recall, dict(zip(names, curves)))
+  return pictures
 
 
-def _times(runs: Sequence[Finished]) -> Markup:
-  stages = dict.fromkeys(stage for run in runs for stage in run.seconds)
+def _line(run: Finished, recorded: str, x: str) -> tuple[np.ndarray, np.ndarray] | None:
+  """Returns a curve over epochs, or over minutes; None if the run did not record it."""
+  curve, spent = run.curves.get(recorded), run.curves.get("time/train")
+  per_epoch = training_records.steps_per_epoch(run.curves)
+  if curve and per_epoch and x == "epoch":
+    return curve.steps / per_epoch, curve.values
+  if curve and spent and x != "epoch":
+    return np.interp(curve.steps, spent.steps, spent.values) / 60, curve.values
+  return None
+
+
+def _by_frequency(runs: Sequence[Finished], parts: Sequence[Mapping[str, np.ndarray]]) -> list[list[str]]:
+  """Returns the table of what labels of each frequency contribute to P@1 and P@5 in each run."""
+  columns = [
+    (f"{name} {run.letter}", part[name]) for name in ("P@1", "P@5") for run, part in zip(runs, parts)
+  ]
   rows = [
+    [frequency, *(pages.percent(values[group], 2) for _, values in columns)]
+    for group, frequency in enumerate(FREQUENCIES[: len(columns[0][1])])
+  ]
+  return [["training points", *(head for head, _ in columns)], *rows]
+
+
+class _Pair(NamedTuple):
+  """Holds the comparison of a run with the first.
+
+  Attributes:
+    other: the run.
+    better, worse, same: the number of points that it ranks better, worse and as well.
+    gained, lost: the few points that gain and lose most.
+  """
+
+  other: Finished
+  better: int
+  worse: int
+  same: int
+  gained: np.ndarray
+  lost: np.ndarray
+
+  @classmethod
+  def of(cls, first: Finished, other: Finished) -> "_Pair":
+    gain = gained_by_row(other) - gained_by_row(first)
+    better, worse = int(np.sum(gain > 0)), int(np.sum(gain < 0))
+    return cls(other, better, worse, len(gain) - better - worse, most(gain), most(-gain))
+
+
+def gained_by_row(run: Finished) -> np.ndarray:
+  """Returns `[N]` nDCG@5 of each test point."""
+  truth = as_truth(run.dataset.test.unfiltered_positives)
+  part = earnings(run.hits, truth, (5,))["nDCG@5"]
+  return np.bincount(run.hits.rows, part.gains, minlength=len(truth.counts))
+
+
+def most(gain: np.ndarray) -> np.ndarray:
+  """Returns the few rows with the largest positive gain; orders ties at random."""
+  shuffled = np.random.default_rng(_SEED).permutation(np.flatnonzero(gain > 0))
+  return shuffled[np.argsort(-gain[shuffled], kind="stable")[:_POINTS]]
+
+
+def _ranked_labels(run: Finished, row: int, frequency: np.ndarray) -> examples.Labels:
+  true = run.dataset.test.unfiltered_positives[row].indices
+  return examples.labels(run.ranking, row, true, run.dataset.labels.texts, frequency)
+
+
+def _times(runs: Sequence[Finished]) -> list[list[str]]:
+  stages = dict.fromkeys(stage for run in runs for stage in run.seconds)
+  spent = [
     [
-      tables.stage(stage),
-      *(tables.duration(run.seconds[stage]) if stage in run.seconds else "" for run in runs),
+      descriptions.stage(stage),
+      *(pages.duration(run.seconds[stage]) if stage in run.seconds else "" for run in runs),
     ]
     for stage in stages
   ]
-  rows.append(
-    [element("b", "all"), *(element("b", tables.duration(sum(run.seconds.values()))) for run in runs)]
-  )
-  rows.append(["peak memory of the process", *(_memory(training_records.memory(run.curves)) for run in runs)])
-  return table(["stage", *(run.letter for run in runs)], rows)
+  total = ["all", *(pages.duration(sum(run.seconds.values())) for run in runs)]
+  peaks = [training_records.memory(run.curves).get("host") for run in runs]
+  memory = ["peak memory of the process", *(f"{peak / 1e9:.2f} GB" if peak else "" for peak in peaks)]
+  return [*spent, total, memory]
 
 
-def _memory(peaks: Mapping[str, float]) -> str:
-  return f"{peaks['host'] / 1e9:.2f} GB" if "host" in peaks else ""
-
-
-def _settings(runs: Sequence[Finished]) -> Markup:
-  every = [tables.settings(run.config) for run in runs]
-  known = dict.fromkeys(key for settings in every for key in settings)  # a method has its own
-  keys = [key for key in known if len({settings.get(key, "") for settings in every}) > 1]
-  if not keys:
-    return note("None.")
-  columns = range(1, len(runs) + 1)
-  rows = [[key, *(isolated(settings.get(key, ""), 80) for settings in every)] for key in keys]
-  return table(["setting", *(run.letter for run in runs)], rows, text_columns=columns)
+def _settings(runs: Sequence[Finished]) -> list[list[str]]:
+  """Returns the settings that differ, and their values in all runs; a method has settings of its own."""
+  every = [descriptions.settings(run.config) for run in runs]
+  keys = dict.fromkeys(key for values in every for key in values)
+  rows = [[key, *(values.get(key, "") for values in every)] for key in keys]
+  return [row for row in rows if len(set(row[1:])) > 1]

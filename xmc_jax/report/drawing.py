@@ -1,11 +1,10 @@
-"""Draws figures half a page wide, readable without colour, with Matplotlib if it is installed."""
+"""Draws with Matplotlib in one style: half a page wide, and readable without colour."""
 
 from __future__ import annotations
 
-import importlib.util
 import io
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,111 +14,110 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
-LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _HATCHES = ("", "////", "....", "xxxx", "----", "||||", "++++")
-_GREY, _PALE = "#555e67", "#dfe3e7"
-_SIZE, _DPI = (4.6, 3.3), 200  # inches; shown at about 100 pixels to the inch
-_FONT = 9.0
-_LONGEST = 24
+GREY = "#555e67"
+_INK = "#1c2126"
+_HEIGHT = 3.3  # inches; shown at about 100 pixels to the inch
+_STYLE: dict[Any, Any] = {
+  "figure.figsize": (4.6, _HEIGHT),
+  "figure.dpi": 200,
+  "figure.constrained_layout.use": True,
+  "figure.facecolor": "white",
+  "axes.titlelocation": "left",
+  "axes.titlesize": 9.5,
+  "axes.titlecolor": _INK,
+  "axes.labelsize": 9,
+  "axes.edgecolor": GREY,
+  "axes.spines.top": False,
+  "axes.spines.right": False,
+  "axes.grid": True,
+  "axes.axisbelow": True,
+  "grid.color": "#dfe3e7",
+  "grid.linewidth": 0.6,
+  "xtick.labelsize": 8,
+  "ytick.labelsize": 8,
+  "xtick.color": GREY,
+  "ytick.color": GREY,
+  "xtick.labelcolor": _INK,
+  "ytick.labelcolor": _INK,
+  "legend.frameon": False,
+  "legend.fontsize": 8,
+  "lines.linewidth": 1.5,
+  "lines.markersize": 3.5,
+  "text.parse_math": False,  # names are no formulas
+}
 
-Steps: TypeAlias = Sequence[int] | np.ndarray
 
-MISSING = "No figures: matplotlib is not installed (pip install matplotlib, then --mode=evaluate)."
+def png(draw: Callable[..., Figure], *args: Any, **kwargs: Any) -> bytes:
+  """Returns the figure that `draw(*args, **kwargs)` makes as PNG bytes; equal figures give equal bytes."""
+  import matplotlib
+  from matplotlib import rcsetup
+
+  cycle = rcsetup.cycler(color=COLOURS, linestyle=_LINES, marker=_MARKERS)
+  out = io.BytesIO()
+  with matplotlib.rc_context({**_STYLE, "axes.prop_cycle": cycle}):
+    draw(*args, **kwargs).savefig(out, format="png", metadata={"Software": None})
+  return out.getvalue()
 
 
-def available() -> bool:
-  return importlib.util.find_spec("matplotlib") is not None
-
-
-def name_of(text: str, longest: int = _LONGEST) -> str:
+def name_of(text: str, longest: int = 24) -> str:
   """Returns an untrusted name for a figure: only characters that every font has, shortened, never empty."""
   shown = "".join(letter if " " <= letter <= "~" else "?" for letter in " ".join(text[:200].split()))
   return (shown if len(shown) <= longest else shown[: longest - 1] + "…") or "?"
 
 
-def axes(title: str, x: str, y: str, *, strips: int = 0) -> tuple[Figure, Axes, Axes | None]:
+def axes(title: str, x: str, y: str, *, strips: int = 0) -> tuple[Figure, Axes, Axes]:
   """Builds a figure with one pair of axes, and below them a strip with `strips` rows.
 
   Returns:
-    `(figure, axes, strip)`; the strip shares the x axis, and is None if it has no rows.
+    `(figure, axes, strip)`; without rows the strip is the axes.
   """
   from matplotlib.figure import Figure
 
-  figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained", facecolor="white")
-  if not strips:
-    upper, lower = figure.subplots(), None
-  else:
+  figure = Figure()
+  if strips:
     height = 0.16 * strips
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(_SIZE[1] - height, height))
-    _plain(lower)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(_HEIGHT - height, height))
     lower.grid(False)
     upper.tick_params(labelbottom=False)
-  _plain(upper)
-  upper.set_title(title, fontsize=_FONT + 0.5, loc="left", color="#1c2126", parse_math=False)
-  upper.set_ylabel(y, fontsize=_FONT, parse_math=False)
-  (lower or upper).set_xlabel(x, fontsize=_FONT, parse_math=False)
+  else:
+    upper = lower = figure.subplots()
+  upper.set_title(title)
+  upper.set_ylabel(y)
+  lower.set_xlabel(x)
   return figure, upper, lower
 
 
-def _plain(found: Axes) -> None:
-  """Styles axes plainly: two spines, and a pale grid behind the data."""
-  for side in ("top", "right"):
-    found.spines[side].set_visible(False)
-  for side in ("left", "bottom"):
-    found.spines[side].set_color(_GREY)
-  found.tick_params(labelsize=_FONT - 1, colors=_GREY, labelcolor="#1c2126")
-  found.grid(True, color=_PALE, linewidth=0.6)
-  found.set_axisbelow(True)
-
-
-def legend(found: Axes, names: Sequence[str], handles: Sequence | None = None) -> None:
-  """Adds a legend below the figure; draws names literally, not as formulas."""
-  handles = found.get_lines() if handles is None else handles
-  columns = 2 if max(map(len, names), default=0) > 14 else 4
-  made = found.figure.legend(
+def legend(axes: Axes, names: Sequence[str], handles: Sequence) -> None:
+  """Adds a legend below the figure."""
+  axes.figure.legend(
     handles,
     [" " + name for name in names],  # matplotlib leaves out names that begin with an underscore
     loc="outside lower center",
-    ncols=min(columns, max(len(names), 1)),
-    fontsize=_FONT - 1,
-    frameon=False,
+    ncols=min(2 if max(map(len, names), default=0) > 14 else 4, max(len(names), 1)),
   )
-  for text in made.get_texts():
-    text.set_parse_math(False)
 
 
-def strip(found: Axes, rows: Mapping[str, Steps]) -> None:
+def marks(axes: Axes, rows: Mapping[str, Sequence[int] | np.ndarray]) -> None:
   """Draws marks at steps, one row for each name."""
-  names = list(rows)
-  for row, name in enumerate(names):
-    steps = list(rows[name])
-    found.scatter(steps, [row] * len(steps), marker="|", s=34, color=COLOURS[3], linewidth=1.2, clip_on=False)
-  found.set_ylim(len(names) - 0.4, -0.6)
-  found.set_yticks(range(len(names)), [name_of(name, 16) for name in names], parse_math=False)
-  found.tick_params(axis="y", labelsize=_FONT - 2, length=0)
+  for row, steps in enumerate(rows.values()):
+    axes.scatter(
+      steps, np.full(len(steps), row), marker="|", s=34, color=COLOURS[3], linewidth=1.2, clip_on=False
+    )
+  axes.set_ylim(len(rows) - 0.4, -0.6)
+  axes.set_yticks(range(len(rows)), list(rows))
+  axes.tick_params(axis="y", labelsize=7, length=0)
 
 
-def style(number: int) -> dict:
-  """Returns the style of a line, by its number: lines differ in colour, dashes and markers."""
-  return {
-    "color": COLOURS[number % len(COLOURS)],
-    "linestyle": LINES[number % len(LINES)],
-    "marker": MARKERS[number % len(MARKERS)],
-    "markersize": 3.5,
-    "linewidth": 1.5,
-  }
-
-
-def whole_numbers(found: Axes) -> None:
+def whole_numbers(axes: Axes) -> None:
   """Sets integer ticks on the x axis, few enough for half a page."""
-  from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-  found.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-  found.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+  axes.locator_params(axis="x", nbins=6, integer=True)
+  axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
-def bars(found: Axes, groups: dict[str, np.ndarray], names: Sequence[str]) -> None:
+def bars(axes: Axes, groups: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
   """Draws bars side by side at named places; each group has its colour and hatching."""
   width = 0.8 / max(len(groups), 1)
   handles = []
@@ -129,15 +127,8 @@ def bars(found: Axes, groups: dict[str, np.ndarray], names: Sequence[str]) -> No
     look: dict[str, Any] = {"color": colour}
     if hatch:
       look = {"facecolor": "white", "edgecolor": colour, "hatch": hatch}
-    handles.append(found.bar(places, values, width * 0.9, linewidth=0.6, **look))
+    handles.append(axes.bar(places, values, width * 0.9, linewidth=0.6, **look))
   longest = max(map(len, groups.values()), default=0)
-  found.set_xticks(range(1, longest + 1), names[:longest])
-  found.grid(False, axis="x")
-  legend(found, list(groups), handles)
-
-
-def png(figure: Figure) -> bytes:
-  """Returns a figure as PNG bytes, at twice the shown resolution; equal figures give equal bytes."""
-  out = io.BytesIO()
-  figure.savefig(out, format="png", metadata={"Software": None})
-  return out.getvalue()
+  axes.set_xticks(range(1, longest + 1), names[:longest])
+  axes.grid(False, axis="x")
+  legend(axes, list(groups), handles)

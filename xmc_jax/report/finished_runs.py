@@ -1,5 +1,6 @@
 """Opens finished runs for a comparison: reads their folders, without parameters and devices."""
 
+import filecmp
 import json
 import pathlib
 import zipfile
@@ -23,18 +24,7 @@ _TEST_FILES = (
   *("test.texts", "test.texts_offsets", "test.truth.columns", "test.truth.columns_offsets"),
   *("test.filter.columns", "test.filter.columns_offsets", "labels.texts", "labels.texts_offsets"),
 )
-_BLOCK = 1 << 22
-# What NumPy and SciPy raise for a damaged file.
-_DAMAGED = (
-  OSError,
-  ValueError,
-  KeyError,
-  IndexError,
-  TypeError,
-  OverflowError,
-  EOFError,
-  NotImplementedError,
-)
+_LETTERS = "ABCDEFGHIJKLMNOPQRST"
 
 
 class Finished(NamedTuple):
@@ -64,6 +54,10 @@ class Finished(NamedTuple):
   curves: training_records.Curves
   seconds: Mapping[str, float]
 
+  @property
+  def encoder(self) -> str:
+    return pathlib.PurePath(self.config.encoder.name).name
+
 
 def opened(workdirs: Sequence[pathlib.Path], scores: str = "") -> list[Finished]:
   """Opens runs to compare; checks that all were tested on the same points.
@@ -80,12 +74,8 @@ def opened(workdirs: Sequence[pathlib.Path], scores: str = "") -> list[Finished]
   if scores and scores not in known:
     raise UserError(f"--scores={scores} is unknown; choose one of {', '.join(known)}")
   workdirs = [pathlib.Path(workdir).expanduser() for workdir in workdirs]
-  if len(workdirs) < 2:
-    raise UserError(
-      f"{len(workdirs)} run{'' if len(workdirs) == 1 else 's'} given; a comparison needs two or more"
-    )
-  if len(workdirs) > len(_LETTERS):
-    raise UserError(f"{len(workdirs)} runs given; {len(_LETTERS)} can be compared")
+  if not 2 <= len(workdirs) <= len(_LETTERS):
+    raise UserError(f"found {len(workdirs)} runs to compare; give 2 to {len(_LETTERS)}")
   places = [workdir.resolve() for workdir in workdirs]
   for number, place in enumerate(places):
     if place in places[:number]:
@@ -96,9 +86,6 @@ def opened(workdirs: Sequence[pathlib.Path], scores: str = "") -> list[Finished]
   for workdir in workdirs[1:]:
     _check_same_test(workdirs[0], workdir)
   return [_opened(letter, workdir, scores) for letter, workdir in zip(_LETTERS, workdirs)]
-
-
-_LETTERS = "ABCDEFGHIJKLMNOPQRST"
 
 
 def _check_finished(workdir: pathlib.Path) -> None:
@@ -130,27 +117,16 @@ def _files(workdir: pathlib.Path, scores: str) -> tuple[pathlib.Path, pathlib.Pa
 def _check_same_test(first: pathlib.Path, other: pathlib.Path) -> None:
   for name in _TEST_FILES:
     one, two = (workdir / "data" / f"{name}.npy" for workdir in (first, other))
-    if not _same_bytes(one, two):
-      what = {"test": "test points", "labels": "labels"}[name.partition(".")[0]]
+    try:
+      same = one.samefile(two) or filecmp.cmp(one, two, shallow=False)
+    except OSError as error:
+      raise UserError(f"{error.filename or one}: not readable ({error.strerror})") from None
+    if not same:
+      what = "labels" if name.startswith("labels") else "test points"
       raise UserError(
         f"{first} and {other} were tested on different {what} ({name}.npy differs); compare runs on the "
         "same data"
       )
-
-
-def _same_bytes(one: pathlib.Path, two: pathlib.Path) -> bool:
-  try:
-    if one.samefile(two):  # both linked from the cache
-      return True
-    if one.stat().st_size != two.stat().st_size:
-      return False
-    with one.open("rb") as left, two.open("rb") as right:
-      while block := left.read(_BLOCK):
-        if block != right.read(_BLOCK):
-          return False
-    return True
-  except OSError as error:
-    raise UserError(f"{error.filename or one}: not readable ({error.strerror})") from None
 
 
 def _opened(letter: str, workdir: pathlib.Path, scores: str) -> Finished:
@@ -177,35 +153,29 @@ def _step(path: pathlib.Path) -> int:
   """Returns the step of the tested parameters, from metrics.json."""
   try:
     return int(json.loads(path.read_text(encoding="utf-8"))["step"])
-  except (OSError, ValueError, RecursionError, KeyError, TypeError, OverflowError):
+  except (OSError, ValueError, KeyError, TypeError):
     raise UserError(f"{path}: damaged; {_remedy(path)}") from None
 
 
 def _remedy(path: pathlib.Path) -> str:
   scores = path.stem.partition("_")[2]
-  given = f" --scores={scores}" if scores else ""
-  return f"--mode=evaluate --workdir={path.parent.parent}{given} makes it again"
+  flag = f" --scores={scores}" if scores else ""
+  return f"--mode=evaluate --workdir={path.parent.parent}{flag} makes it again"
 
 
 def _ranking(path: pathlib.Path, num_rows: int, num_labels: int) -> Ranking:
   """Reads what `evaluate.save_predictions` wrote: each row's labels, best first."""
-  remedy = _remedy(path)
   try:
     with path.open("rb") as file:
-      found = sp.csr_matrix(sp.load_npz(file))
-    found.check_format(full_check=True)
-    if not np.isfinite(found.data).all():
-      raise ValueError("a score is not finite")
-  except (*_DAMAGED, zipfile.BadZipFile, zlib.error) as error:
-    raise UserError(f"{path}: not readable ({' '.join(str(error).split())[:200]}); {remedy}") from None
-  if found.shape != (num_rows, num_labels):
-    raise UserError(f"{path}: expected {(num_rows, num_labels)} scores, found {found.shape}; {remedy}")
-  counts = np.diff(found.indptr)
-  ids = np.full((num_rows, counts.max(initial=1)), -1, np.int32)
-  scores = np.full(ids.shape, -np.inf, np.float32)
-  real = np.arange(ids.shape[1]) < counts[:, None]
-  ids[real], scores[real] = found.indices, found.data
-  twice = np.sort(ids, axis=1)
-  if np.any((twice[:, 1:] == twice[:, :-1]) & (twice[:, 1:] >= 0)):
-    raise UserError(f"{path}: a row ranks a label twice; {remedy}")
+      stored = sp.csr_matrix(sp.load_npz(file))
+  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    raise UserError(f"{path}: not readable ({' '.join(str(error).split())[:200]}); {_remedy(path)}") from None
+  if stored.shape != (num_rows, num_labels):
+    raise UserError(
+      f"{path}: expected {(num_rows, num_labels)} scores, found {stored.shape}; {_remedy(path)}"
+    )
+  counts = np.diff(stored.indptr)
+  real = np.arange(counts.max(initial=1)) < counts[:, None]
+  ids, scores = np.full(real.shape, -1, np.int32), np.full(real.shape, -np.inf, np.float32)
+  ids[real], scores[real] = stored.indices, stored.data
   return Ranking(ids, scores)

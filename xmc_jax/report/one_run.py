@@ -2,58 +2,27 @@
 
 import json
 import pathlib
-from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import ml_collections
 import numpy as np
 
-from xmc_jax import methods
+from xmc_jax import config as configs
+from xmc_jax import methods, metrics
 from xmc_jax.distributed import runtime
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
-from xmc_jax.report import (
-  drawing,
-  examples,
-  figures,
-  label_section,
-  score_section,
-  scores,
-  tables,
-  training_records,
-)
-from xmc_jax.report.html import Markup, document, element, image, joined, note, paragraph
+from xmc_jax.metrics.slices import FREQUENCIES
+from xmc_jax.report import descriptions, drawing, examples, figures, label_table, pages, training_records
+from xmc_jax.report import scores as pair_scores
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs.evaluate import Why
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import atomic
 from xmc_jax.types import PyTree
 
-_SEED = 0
-
-
-class _Material(NamedTuple):
-  """Holds the contents of a page.
-
-  Attributes:
-    report: the content of metrics.json.
-    curves, refreshed: the readings during training, and the steps of its refreshes.
-    hits: the ranking's true pairs.
-    sample: a sample of scores; None if no test point has a label.
-    choices: the points to show.
-    reasons: for each point, a line by label on why it was ranked; empty if the ranking gives no reasons.
-    frequency: `[L]` number of training points of each label.
-    seconds: time by stage.
-  """
-
-  report: Mapping[str, Any]
-  curves: training_records.Curves
-  refreshed: Mapping[str, np.ndarray]
-  hits: Hits
-  sample: scores.Sample | None
-  choices: list[examples.Choice]
-  reasons: Mapping[int, Mapping[int, str]]
-  frequency: np.ndarray
-  seconds: Mapping[str, float]
+_VALIDATION = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
+_FOUND = (5, 100)  # k: the share of true labels among the first k
+_DEEPEST = 100  # the largest number of labels that precision and recall are drawn for
 
 
 def write(
@@ -86,28 +55,36 @@ def write(
   Returns:
     The page's path.
   """
-  folder = run.workdir / "report"
-  chosen = scores or run.config.eval.scores
-  hits = find_hits(ranking.ids, as_truth(run.dataset.test.unfiltered_positives))
-  sample, choices = _sample_and_examples(run, ranking, queries, params, extra_state, chosen, hits)
-  reasons = examples.reasons(choices, ranking, run.dataset.test.unfiltered_positives, why) if why else {}
+  folder, truth = run.workdir / "report", run.dataset.test.unfiltered_positives
+  scores = scores or run.config.eval.scores
+  hits = find_hits(ranking.ids, as_truth(truth))
+  sample, chosen = _sample_and_examples(run, ranking, queries, params, extra_state, scores, hits)
+  reasons = examples.reasons(np.concatenate(chosen[:-1]), ranking, truth, why) if why and chosen else {}
   page = folder / f"index{suffix}.html"
   if not runtime.is_main_process():
     return page
-  curves = training_records.curves(run.workdir)
-  material = _Material(
-    report=json.loads((folder / f"metrics{suffix}.json").read_text(encoding="utf-8")),
-    curves=curves,
-    refreshed=training_records.refreshed(run.method.refreshes, curves),
-    hits=hits,
-    sample=sample,
-    choices=choices,
-    reasons=reasons,
-    frequency=np.asarray((run.dataset.train.truth > 0).sum(0)).ravel().astype(np.int64),
-    seconds=training_records.seconds(run.workdir) if seconds is None else dict(seconds),
-  )
-  atomic.write_text(page, _page(run, ranking, chosen, material, suffix))
-  label_section.write_table(folder / f"labels{suffix}.csv", run.dataset, hits, material.frequency)
+  frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel().astype(np.int64)
+
+  def ranked_labels(row: int) -> examples.Labels:
+    names = run.dataset.labels.texts
+    return examples.labels(ranking, row, truth[row].indices, names, frequency, reasons.get(row, {}))
+
+  report = json.loads((folder / f"metrics{suffix}.json").read_text(encoding="utf-8"))
+  values = {
+    **_of_run(run, scores),
+    **_of_report(report, scores, run.config.eval.k),
+    **_of_labels(ranking, hits, truth, frequency),
+    **(_of_scores(ranking, hits, truth.nnz, report) if sample else {}),
+    "sample": sample,
+    "chosen": chosen,
+    "reasons": reasons,
+    "seconds": training_records.seconds(run.workdir) if seconds is None else seconds,
+  }
+  drawn = _figures(values)
+  for name, png in drawn.items():
+    atomic.write_bytes(folder / f"{name}{suffix}.png", png)
+  atomic.write_text(page, pages.render("run.html", figures=drawn, ranked_labels=ranked_labels, **values))
+  label_table.write(folder / f"labels{suffix}.csv", run.dataset, hits, frequency)
   return page
 
 
@@ -117,171 +94,162 @@ def _sample_and_examples(
   queries: np.ndarray,
   params: PyTree,
   extra_state: PyTree,
-  chosen: str,
+  scores: str,
   hits: Hits,
-) -> tuple[scores.Sample | None, list[examples.Choice]]:
-  """Returns a sample of scores and the points to show. All processes call it, to embed labels together."""
-  truth = run.dataset.test.unfiltered_positives
-  outcome = examples.outcome(ranking, hits, np.diff(truth.indptr))
+) -> tuple[pair_scores.Sample | None, examples.Chosen | None]:
+  """Returns a sample of scores and the points to show; None if no test point has a label.
+
+  All processes call it, to embed labels together.
+  """
+  test = run.dataset.test
+  truth = test.unfiltered_positives
   if not truth.nnz:
-    return None, []
-  planned, near = scores.plan(truth, _SEED), examples.near_pairs(ranking, outcome, truth, _SEED)
-  filtered, of_keys = run.dataset.test.filter, chosen == "fused" and run.method.key_temperature
-  by_vectors = scores.are_of_vectors(chosen) and not of_keys
+    return None, None
+  outcome = examples.outcome(ranking, hits, np.diff(truth.indptr))
+  planned, near = pair_scores.plan(truth), examples.near_pairs(ranking, outcome, truth)
+  of_keys = scores == "fused" and run.method.key_temperature
+  by_vectors = pair_scores.are_of_vectors(scores) and not of_keys
   ids = np.concatenate([*((planned.labels, planned.random_labels) if by_vectors else ()), *near[1:]])
   # If the ranking is not by vectors, the embeddings of label texts tell how near two labels are.
-  view = chosen if by_vectors else "encoder"
+  view = scores if by_vectors else "encoder"
   extra_state = run.extra_state_to_rank(params, extra_state)
-  vectors = scores.LabelVectors(run, params, extra_state, view, ids) if len(ids) else None
-  if by_vectors:
-    sample = scores.sample(planned, cast(scores.LabelVectors, vectors), queries, ranking, truth, filtered)
-  else:
-    sample = scores.sample_of_ranking(planned, ranking, truth, filtered)
-  return sample, list(examples.choose(ranking, outcome, near, vectors, _SEED))
-
-
-def _page(run: Run, ranking: Ranking, chosen: str, material: _Material, suffix: str) -> str:
-  report, config, test = material.report, run.config, run.dataset.test
-  truth = test.unfiltered_positives
-  draw = _Figures(run.workdir / "report", suffix)
-  by = _ranked_by(chosen, bool(run.method.scorers))
-  lead = (
-    f"{config.method.name} with encoder {pathlib.PurePath(config.encoder.name).name}, on {run.dataset.name}: "
-    f"{len(run.data.train):,} training points, {len(run.data.validation):,} for validation, "
-    f"{len(test):,} for this test, {run.dataset.num_labels:,} labels. "
-    f"Parameters of step {report['step']:,}{by}."
+  vectors = pair_scores.LabelVectors(run, params, extra_state, view, ids) if len(ids) else None
+  sample = pair_scores.sample(
+    planned, ranking, hits, truth + test.filter, vectors if by_vectors else None, queries
   )
-  parts = [
-    element("h1", f"{config.name}: test report"),
-    paragraph(lead),
-    *_verdict(report),
-    *([] if draw.on else [note(drawing.MISSING)]),
-    *_quality(material, chosen),
-    *_training(run, material, chosen, draw),
-    *label_section.section(ranking, material.hits, truth, material.frequency, draw.side_by_side),
-    *score_section.section(
-      ranking, material.hits, material.sample, truth, report.get("calibration"), draw.side_by_side
-    ),
-    *_examples(run, ranking, material),
-    *_cost(material),
-    *_settings(config),
+  return sample, examples.choose(ranking, outcome, near, vectors)
+
+
+def _of_run(run: Run, scores: str) -> dict[str, Any]:
+  """Returns what the page tells of a run's data, settings and training."""
+  config = run.config
+  recorded = training_records.curves(run.workdir)
+  usual = descriptions.settings(methods.default_config(config.method.name))
+  settings = descriptions.settings(config)
+  return {
+    "title": f"{config.name}: test report",
+    "config": config,
+    "encoder": pathlib.PurePath(config.encoder.name).name,
+    "dataset": run.dataset,
+    "num_train": len(run.data.train),
+    "num_validation": len(run.data.validation),
+    "num_test": len(run.dataset.test),
+    "scores": scores,
+    "by_vectors": pair_scores.are_of_vectors(scores),
+    "has_views": bool(run.method.scorers),
+    "recorded": recorded,
+    "refreshed": training_records.refreshed(run.method.refreshes, recorded),
+    "per_epoch": training_records.steps_per_epoch(recorded),
+    "last_step": recorded["train/loss"].steps[-1] if "train/loss" in recorded else 0,
+    "memory": training_records.memory(recorded),
+    "settings": {key: value for key, value in settings.items() if usual.get(key) != value},
+  }
+
+
+def _of_report(report: Mapping[str, Any], scores: str, depth: int) -> dict[str, Any]:
+  """Returns the tables of metrics: of the ranking, and of those by other scores."""
+  means = report["metrics"]
+  ks = [int(name[2:]) for name in means if name.startswith("P@")]
+  columns = {scores: means, **report.get("by_source", {})}
+  names = {name: name.replace("_", " ") for name in columns}
+  metric_names = [name for name in configs.METRICS if name in means]
+  return {
+    "report": report,
+    "calibration": report.get("calibration"),
+    "ks": ks,
+    "depth": depth,
+    "shown": examples.SHOWN,
+    "meanings": descriptions.METRICS,
+    "quality": [
+      ["percent", *(f"k = {k}" for k in ks)],
+      *([kind, *(f"{kind}@{k}" for k in ks)] for kind in descriptions.METRICS if f"{kind}@1" in means),
+    ],
+    "rankings": {names[name]: descriptions.RANKINGS[name] for name in columns},
+    "by_source": [
+      ["percent", *names.values()],
+      *([name, *(pages.percent(of[name]) for of in columns.values())] for name in metric_names),
+    ]
+    if len(columns) > 1
+    else [],
+  }
+
+
+def _of_labels(ranking: Ranking, hits: Hits, truth: Any, frequency: np.ndarray) -> dict[str, Any]:
+  """Returns what labels of each frequency add to metrics, and how many of them are found."""
+  groups = metrics.frequency_groups(frequency)
+  parts = metrics.contributions(ranking.ids, truth, groups, ks=(1, 5))
+  parts = {name: parts[name] for name in ("P@1", "P@5")}
+  count = len(parts["P@1"])
+  true = np.bincount(groups[truth.indices], minlength=count)
+  found = {
+    f"first {k}": np.bincount(groups[hits.labels[hits.ranks < k]], minlength=count) / np.maximum(true, 1)
+    for k in dict.fromkeys(min(k, ranking.ids.shape[1]) for k in _FOUND)
+  }
+  head = ["training points", "labels", "true test pairs"]
+  rows = [
+    [FREQUENCIES[group], f"{np.sum(groups == group):,}", f"{true[group]:,}"]
+    + [pages.percent(part[group], 2) for part in parts.values()]
+    + [pages.percent(share[group]) if true[group] else "–" for share in found.values()]
+    for group in range(count)
   ]
-  return document(f"{config.name}: test report", *parts)
+  head += [f"part of {name}" for name in parts] + [f"in {name}, %" for name in found]
+  return {"parts": parts, "found": found, "by_frequency": [head, *rows]}
 
 
-def _ranked_by(chosen: str, has_views: bool) -> str:
-  if chosen == "hybrid":
-    return ", ranked by all sources together, whose scores are probabilities that a label is right"
-  if not scores.are_of_vectors(chosen):
-    return f", ranked by the source {chosen.replace('_', ' ')} alone"
-  if not has_views:
-    return ""
-  return f", ranked by {'both scores' if chosen == 'fused' else f'the {chosen}'}"
+def _of_scores(ranking: Ranking, hits: Hits, num_true: int, report: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns how many labels to keep, and whether probabilities hold."""
+  calibration = report.get("calibration")
+  cuts = pair_scores.cuts(ranking, hits, num_true, are_probabilities=bool(calibration))
+  by_score = pair_scores.precision_recall(ranking, hits, num_true)
+  right = np.cumsum(np.bincount(hits.ranks, minlength=ranking.ids.shape[1]))[:_DEEPEST]
+  ranked = np.maximum(np.cumsum(np.sum(ranking.ids >= 0, axis=0)), 1)[:_DEEPEST]
+  curves = {"score threshold": by_score, "first k labels": (right / ranked, right / num_true)}
+  return {
+    "cuts": [[cut.rule, f"{cut.per_point:.2f}", *map(pages.percent, cut[2:])] for cut in cuts],
+    "precision_recall": {name: curve for name, curve in curves.items() if len(curve[0])},
+    "thresholds": _thresholds(calibration["bins"], len(ranking.ids)) if calibration else [],
+    "steady": figures.STEADY,
+  }
 
 
-def _verdict(report: Mapping[str, Any]) -> list[Markup]:
-  """Says in two sentences how good the run is; nothing if no test point has a label."""
-  means, with_labels = report["metrics"], report["rows"] - report["rows_without_labels"]
-  if not with_labels:
-    return []
-  low, high = map(tables.percent, report["intervals_95"]["P@1"])
-  k = max(k for k in tables.cutoffs(means) if k <= 5)
-  first = element("b", f"The first label is right for {tables.percent(means['P@1'])} of 100 test texts")
-  more = Markup(
-    f" ({low} to {high} for other texts of the same kind). The first {k} labels hold "
-    f"{tables.percent(means[f'R@{k}'])} % of a text's right labels, on average."
-  )
-  return [paragraph(first, more)]
-
-
-class _Figures:
-  """Draws figures into a folder and a page, if matplotlib is installed."""
-
-  def __init__(self, folder: pathlib.Path, suffix: str):
-    self._folder, self._suffix, self.on = folder, suffix, drawing.available()
-
-  def side_by_side(self, *drawn: tuple[str, Any, str]) -> list[Markup]:
-    """Returns figures side by side; each is given as `(name, () -> figure, caption)`."""
-    if not self.on:
-      return []
-    made = []
-    for name, make, caption in drawn:
-      png = drawing.png(make())
-      atomic.write_bytes(self._folder / f"{name}{self._suffix}.png", png)
-      made.append(image(png, f"Figure: {caption}", caption))
-    return [element("div", *made, css="figures")] if made else []
-
-
-def _quality(material: _Material, chosen: str) -> list[Markup]:
-  report = material.report
-  without = report["rows_without_labels"]
-  parts = [
-    element("h2", "How good it is"),
-    note("In percent; below each the 95 % interval that other test points of the same kind would give "
-         "(bootstrap over points). It does not tell what another seed would give."),
-    tables.metrics(report["metrics"], report["intervals_95"]),
-  ]  # fmt: skip
-  if without:
-    parts.append(
-      note(f"{without:,} of {report['rows']:,} test points have no label: they count as 0, and not in R.")
+def _thresholds(bins: Sequence[Mapping[str, float]], num_rows: int) -> list[list[str]]:
+  """Returns the table of bins, the highest first, and what a threshold at the lower end of each keeps."""
+  head = ["probability", "pairs", "% of all", "predicted, %", "right, %"]
+  table = [[*head, "labels per point that a threshold keeps", "of them right, %"]]
+  pairs, right = 0.0, 0.0
+  for part in reversed(bins):
+    pairs += part["pairs"]
+    right += part["pairs"] * part["right"]
+    table.append(
+      [f"{part['low']:.2f}–{part['high']:.2f}", f"{part['pairs']:,}", pages.percent(part["share"], 2)]
+      + [pages.percent(share) for share in (part["predicted"], part["right"])]
+      + [f"{pairs / num_rows:.2f}", pages.percent(right / pairs)]
     )
-  if others := report.get("by_source"):
-    parts += [element("h3", "By other scores"), tables.by_source(others, chosen, report["metrics"])]
-    known = (name for name in others if name in tables.RANKINGS)
-    parts.append(
-      note("; ".join(f"{name.replace('_', ' ')}: {tables.RANKINGS[name]}" for name in known) + ".")
+  return table
+
+
+def _figures(values: Mapping[str, Any]) -> dict[str, bytes]:
+  """Draws the figures of a page from what it shows; leaves out a figure without data."""
+  recorded, refreshed = values["recorded"], values["refreshed"]
+  drawn = {}
+  if "train/loss" in recorded:
+    loss = {"loss": recorded["train/loss"]}
+    drawn["loss"] = drawing.png(figures.curves, "Training loss", "step", "loss", loss, refreshed=refreshed)
+  validation = {name: recorded[f"eval/{name}"] for name in _VALIDATION if f"eval/{name}" in recorded}
+  if validation:
+    step = values["report"]["step"]
+    drawn["validation"] = drawing.png(
+      figures.curves, "Validation", "step", "percent", validation, refreshed=refreshed, tested=step
     )
-  return parts
-
-
-def _training(run: Run, material: _Material, chosen: str, draw: _Figures) -> list[Markup]:
-  curves, refreshed, step = material.curves, material.refreshed, material.report["step"]
-  drawn = []
-  if "train/loss" in curves:
-    drawn.append(("loss", lambda: figures.loss(curves, refreshed), "The loss of each epoch's last step."))
-  if any(f"eval/{name}" in curves for name in figures.VALIDATION):
-    caption = "Metrics on the rows held out, as training went on; dotted, the parameters that were tested."
-    if not scores.are_of_vectors(chosen):
-      caption += " Here the method's own vectors rank; the test's metrics are of the other ranking."
-    drawn.append(("validation", lambda: figures.validation(curves, refreshed, step), caption))
-  sentences = []
-  if per_epoch := training_records.steps_per_epoch(curves):
-    last = int(curves["train/loss"].steps[-1])
-    sentences.append(f"{last:,} steps, {per_epoch:,} to an epoch.")
-  if not len(run.data.validation):
-    sentences.append("No rows were held out for validation: the last parameters were tested.")
-  if run.config.train.refit:
-    sentences.append("Then the run was trained on all rows, for the best number of epochs; that was tested.")
-  times = (f"{name} {len(steps)} time{'s' * (len(steps) != 1)}" for name, steps in refreshed.items())
-  sentences.append(
-    f"Refreshed during training (marks below the figures): {', '.join(times)}." if refreshed else ""
-  )
-  text = " ".join(filter(None, sentences)) or "No metrics were recorded."
-  return [element("h2", "How it learnt"), note(text), *draw.side_by_side(*drawn)]
-
-
-def _examples(run: Run, ranking: Ranking, material: _Material) -> list[Markup]:
-  test, names = run.dataset.test, run.dataset.labels.texts
-  cards = examples.section(material.choices, test, names, ranking, material.frequency, material.reasons)
-  legend = (
-    f"The first {examples.SHOWN} labels of each point with their scores: ✓ is a true label, ✗ is not "
-    "labelled as true, ○ is a true label that is missing above."
-  )
-  if material.reasons:
-    legend += " Below each label is why it was ranked, with the training text that counts most."
-  return [element("h2", "Examples"), note(legend), cards] if material.choices else []
-
-
-def _cost(material: _Material) -> list[Markup]:
-  parts = [element("h2", "Time and memory")]
-  if material.seconds:
-    parts.append(tables.stages(material.seconds))
-  return [*parts, tables.memory(training_records.memory(material.curves))]
-
-
-def _settings(config: ml_collections.ConfigDict) -> list[Markup]:
-  changed = tables.settings(config, methods.default_config(config.method.name).to_dict())
-  rows = [[key, value] for key, value in changed.items()]
-  shown = tables.table(["setting", "value"], rows, text_columns=(1,)) if rows else note("None.")
-  inner = joined([Markup("<summary>Settings that differ from the defaults</summary>"), shown])
-  return [element("h2", "Settings"), element("details", inner)]
+  for name, title, y, of_groups in (
+    ("frequencies", "Contribution by label frequency", "percentage points", values["parts"]),
+    ("found", "True labels found, by label frequency", "percent of true pairs", values["found"]),
+  ):
+    drawn[name] = drawing.png(figures.by_frequency, title, y, of_groups)
+  if sample := values["sample"]:
+    kind = "probabilities" if values["calibration"] else "scores"
+    drawn["precision_recall"] = drawing.png(figures.precision_recall, values["precision_recall"])
+    drawn["scores"] = drawing.png(figures.scores, sample, kind)
+    if values["calibration"]:
+      drawn["reliability"] = drawing.png(figures.reliability, values["calibration"]["bins"])
+  return drawn

@@ -20,7 +20,7 @@ from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
 from xmc_jax.types import PyTree
 
-_BLOCK = 4096  # pairs whose vectors are gathered at a time
+_SEED = 0  # of all samples, the same on every process
 _ROWS, _LABELS, _RANDOM = 2000, 2000, 128  # points, labels and random labels of a sample, at most
 _CURVE_ROWS, _CURVE_POINTS = 20_000, 400
 _STEADY = 20  # thresholds that fewer pairs reach are left out, as their precision is too uncertain
@@ -41,26 +41,20 @@ class LabelVectors:
     fitted = run.ranking_folder / run_folder.FUSION
     views = run.method.scorers
     self._tree = Tree.load(fitted) if views and scores == "fused" and fitted.exists() else None
-    self._propensity = run.data.inverse_propensity.astype(np.float32) if self._tree else None
+    self._propensity = run.data.inverse_propensity.astype(np.float32)
     names = ("classifier", "encoder") if self._tree else (scores if scores in views else "",)
     self._vectors = [run.embedder.labels(params, extra_state, name, self._ids) for name in names]
     if not self._tree:
       self._vectors = [label_frequency.add_label_column(run, self._vectors[0], names[0], self._ids)]
 
-  def of_pairs(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns `[n]` float32 scores of points `[n, D]` with one label each, `[n]`."""
-    out = np.empty(len(labels), np.float32)
-    queries = with_bias_column(queries, self._vectors[0].shape[1])
-    for start in range(0, len(labels), _BLOCK):
-      part = slice(start, start + _BLOCK)
-      found = [np.einsum("nd,nd->n", queries[part], each) for each in self._of(labels[part])]
-      out[part] = self._fused(found, labels[part])
-    return out
-
   def of_all(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns `[n, m]` float32 scores of points `[n, D]` with labels `[m]`."""
     queries = with_bias_column(queries, self._vectors[0].shape[1])
-    return self._fused([queries @ each.T for each in self._of(labels)], labels)
+    scores = [queries @ each.T for each in self._of(labels)]
+    if self._tree is None:
+      return scores[0]
+    rarity = np.broadcast_to(self._propensity[labels], scores[0].shape)
+    return scores[0] + scores[1] + self._tree.predict(np.stack([*scores, rarity], axis=-1))
 
   def nearness(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Returns `[n]` cosines of two labels' vectors; those of their texts if there are several kinds."""
@@ -69,12 +63,6 @@ class LabelVectors:
   def _of(self, labels: np.ndarray) -> list[np.ndarray]:
     places = np.searchsorted(self._ids, labels)
     return [vectors[places] for vectors in self._vectors]
-
-  def _fused(self, scores: list[np.ndarray], labels: np.ndarray) -> np.ndarray:
-    if self._tree is None or self._propensity is None:
-      return scores[0]
-    rarity = np.broadcast_to(self._propensity[labels], scores[0].shape)
-    return scores[0] + scores[1] + self._tree.predict(np.stack([*scores, rarity], axis=-1))
 
 
 class Sample(NamedTuple):
@@ -114,14 +102,13 @@ class Plan(NamedTuple):
   random_labels: np.ndarray
 
 
-def plan(truth: sp.csr_matrix, seed: int) -> Plan:
+def plan(truth: sp.csr_matrix) -> Plan:
   """Samples points and labels, few enough that their labels are embedded in seconds.
 
   Args:
     truth: CSR `[N, L]` true labels.
-    seed: seed of the sample; the same on every process.
   """
-  rng = np.random.default_rng(seed)
+  rng = np.random.default_rng(_SEED)
   counts = np.diff(truth.indptr)
   order = rng.permutation(np.flatnonzero(counts))[:_ROWS]
   # At least one point, however many labels it has.
@@ -143,54 +130,39 @@ def are_of_vectors(chosen: str) -> bool:
 
 def sample(
   planned: Plan,
-  vectors: LabelVectors,
-  queries: np.ndarray,
   ranking: Ranking,
-  truth: sp.csr_matrix,
-  filtered: sp.csr_matrix,
+  hits: Hits,
+  known: sp.csr_matrix,
+  vectors: LabelVectors | None = None,
+  queries: np.ndarray | None = None,
 ) -> Sample:
-  """Scores a plan's pairs by vectors, for a ranking that is by the same vectors.
+  """Scores a plan's pairs by vectors, or else looks its true pairs up in the ranking.
+
+  A true pair outside the ranking has no score without vectors, and counts as the lowest.
 
   Args:
     planned: the plan; its labels are among those of `vectors`.
-    vectors: the vectors of labels.
-    queries: `[N, D]` embeddings of points.
-    ranking: the ranking of the points.
-    truth, filtered: CSR `[N, L]` true labels, and pairs that are not counted.
-  """
-  rows, points = planned.rows, queries[planned.rows]
-  true = vectors.of_pairs(points[planned.of], planned.labels)
-  known = (truth[rows] + filtered[rows]).astype(bool)
-  is_wrong = ~np.asarray(known[:, planned.random_labels].toarray(), bool)
-  scores = vectors.of_all(points, planned.random_labels)
-  more = _share_above(true, scores[planned.of], is_wrong[planned.of])
-  first_wrong, has_wrong = _first_wrong(ranking.ids[rows], known)
-  best = ranking.scores[rows, first_wrong]
-  beaten = np.where(has_wrong[planned.of], true > best[planned.of], True)
-  return Sample(
-    rows, true, best[has_wrong], scores[is_wrong], more, float(beaten.mean()) if len(beaten) else 0.0
-  )
-
-
-def sample_of_ranking(
-  planned: Plan, ranking: Ranking, truth: sp.csr_matrix, filtered: sp.csr_matrix
-) -> Sample:
-  """Looks up a plan's true pairs in a ranking; a pair outside it has no score, and counts as the lowest.
-
-  Args:
-    planned: the plan, for points of the ranking.
-    ranking: the ranking of N points.
-    truth, filtered: CSR `[N, L]` true labels, and pairs that are not counted.
+    ranking: the ranking of N points, by the same vectors if they are given.
+    hits: its true pairs.
+    known: CSR `[N, L]` true and filtered pairs.
+    vectors: the vectors of labels; None for a ranking by other scores.
+    queries: `[N, D]` embeddings of points, if `vectors` are given.
   """
   rows, of = planned.rows, planned.of
-  first_wrong, has_wrong = _first_wrong(ranking.ids[rows], (truth[rows] + filtered[rows]).astype(bool))
-  best = ranking.scores[rows, first_wrong]
-  is_there = ranking.ids[rows[of]] == planned.labels[:, None]
-  is_found, places = is_there.any(axis=1), is_there.argmax(axis=1)
-  true = ranking.scores[rows[of], places]
-  beaten = is_found & ((true > best[of]) | ~has_wrong[of])
-  above = float(beaten.mean()) if len(beaten) else 0.0
-  return Sample(rows, true[is_found], best[has_wrong], np.zeros(0, np.float32), None, above)
+  if vectors is None or queries is None:
+    is_there = ranking.ids[rows[of]] == planned.labels[:, None]
+    true = np.where(is_there.any(axis=1), ranking.scores[rows[of], is_there.argmax(axis=1)], -np.inf)
+    random, above_random = np.zeros(0, np.float32), None
+  else:
+    labels, places = np.unique(planned.labels, return_inverse=True)
+    scores = vectors.of_all(queries[rows], np.concatenate([labels, planned.random_labels]))
+    true, scores = scores[of, places], scores[:, len(labels) :]
+    is_wrong = ~np.asarray(known[rows][:, planned.random_labels].toarray(), bool)
+    random, above_random = scores[is_wrong], _share_above(true, scores[of], is_wrong[of])
+  is_wrong = ~_is_hit(ranking, hits)[rows] & (ranking.ids[rows] >= 0)
+  has_wrong, best = is_wrong.any(axis=1), ranking.scores[rows, is_wrong.argmax(axis=1)]
+  beats = np.isfinite(true) & ((true > best[of]) | ~has_wrong[of])
+  return Sample(rows, true[np.isfinite(true)], best[has_wrong], random, above_random, float(beats.mean()))
 
 
 def _share_above(true: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> float:
@@ -199,12 +171,11 @@ def _share_above(true: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> fl
   return float(won[counts].mean()) if counts.any() else 0.0
 
 
-def _first_wrong(ids: np.ndarray, known: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
-  """Returns `[n]` the first rank whose label is not in `known`, and `[n]` whether there is one."""
-  pairs = np.repeat(np.arange(len(ids)), np.diff(known.indptr)) * known.shape[1] + known.indices
-  is_known = np.isin(np.arange(len(ids))[:, None] * known.shape[1] + ids, pairs)
-  wrong = ~is_known & (ids >= 0)
-  return wrong.argmax(axis=1), np.asarray(wrong.any(axis=1))
+def _is_hit(ranking: Ranking, hits: Hits) -> np.ndarray:
+  """Returns `[N, k]` whether each ranked label is true."""
+  is_hit = np.zeros(ranking.ids.shape, bool)
+  is_hit[hits.rows, hits.ranks] = True
+  return is_hit
 
 
 class Cut(NamedTuple):
@@ -252,7 +223,7 @@ def cuts(ranking: Ranking, hits: Hits, num_true: int, *, are_probabilities: bool
   ]
 
 
-def precision_recall(ranking: Ranking, hits: Hits, num_true: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def precision_recall(ranking: Ranking, hits: Hits, num_true: int) -> tuple[np.ndarray, np.ndarray]:
   """Computes precision and recall of all pairs that score at least a threshold, over thresholds.
 
   Thresholds that fewer than 20 pairs reach are left out. Pairs beyond the ranking's depth count as below
@@ -262,28 +233,21 @@ def precision_recall(ranking: Ranking, hits: Hits, num_true: int, seed: int) -> 
     ranking: the ranking of N points.
     hits: its true pairs.
     num_true: number of true pairs, ranked or not.
-    seed: seed of the sample.
 
   Returns:
     (precision `[n]`, recall `[n]`), from the highest threshold down; empty if no pair is true.
   """
   num_rows = len(ranking.ids)
-  is_hit = np.zeros(ranking.ids.shape, bool)
-  is_hit[hits.rows, hits.ranks] = True
-  found, scores, real = is_hit, ranking.scores, ranking.ids >= 0
-  share = 1.0
-  if num_rows > _CURVE_ROWS:
-    rows = np.sort(np.random.default_rng(seed).choice(num_rows, _CURVE_ROWS, replace=False))
-    found, scores, real = found[rows], scores[rows], real[rows]
-    share = _CURVE_ROWS / num_rows
-  found, scores = found[real], scores[real]
-  if not num_true or not found.any():
+  drawn = np.random.default_rng(_SEED).permutation(num_rows)[:_CURVE_ROWS]
+  real = ranking.ids[drawn] >= 0
+  is_true, scores = _is_hit(ranking, hits)[drawn][real], ranking.scores[drawn][real]
+  if not is_true.any():
     return np.zeros(0), np.zeros(0)
-  order = np.argsort(-scores, kind="stable")
-  right, ordered = np.cumsum(found[order]), scores[order]
+  order = np.argsort(-scores)
+  right, ordered = np.cumsum(is_true[order]), scores[order]
   ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # equal scores share one threshold
   ends = ends[ends + 1 >= min(_STEADY, len(ordered))]
-  precision, recall = right[ends] / (ends + 1), right[ends] / (num_true * share)
+  precision, recall = right[ends] / (ends + 1), right[ends] / (num_true * len(drawn) / num_rows)
   even = np.searchsorted(recall, np.linspace(recall[0], recall[-1], _CURVE_POINTS))
   kept = np.unique(np.minimum(even, len(ends) - 1))
   return precision[kept], np.minimum(recall[kept], 1.0)
