@@ -1,5 +1,7 @@
 """Which points are shown, by hand, and how their labels are marked."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import scipy.sparse as sp
 
@@ -77,7 +79,11 @@ def test_marks_and_what_is_missing():
   names, frequency = [f"<{label}>" for label in range(40)], np.array([1] + [2000] * 39)
   ranking = Ranking(np.array([[0, 1, 2, 3, 4, 5, -1]]), np.array([[3.0, 2, 1, 0, -1, -2, -np.inf]]))
   reasons = {0: "first", 20: "missed"}
-  lines, more = examples.labels(ranking, 0, np.array([0, 5, *range(20, 30)]), names, frequency, reasons)
+  truth = sp.csr_matrix(([1.0] * 12, [0, 5, *range(20, 30)], [0, 12]), shape=(1, 40))
+  dataset = SimpleNamespace(
+    labels=SimpleNamespace(texts=names), test=SimpleNamespace(unfiltered_positives=truth)
+  )
+  lines, more = examples.labels(dataset, frequency, {0: reasons}, ranking, 0)
   assert [line.kind for line in lines] == ["right"] + ["wrong"] * 4 + ["missed"] * 6 and more == 5
   assert lines[0] == ("right", "<0>", "3.00", 1, "first")
   assert lines[5] == ("missed", "<5>", "rank 6", 2000, "")

@@ -130,7 +130,7 @@ def _page(runs: Sequence[Finished], means: Sequence[Mapping[str, float]], differ
     frequency_figures={name: _frequency_figure(runs, parts, name) for name in ("P@1", "P@5")},
     by_frequency=_by_frequency(runs, parts),
     pairs=[_Pair.of(first, other) for other in runs[1:]],
-    ranked_labels=functools.partial(_ranked_labels, frequency=first.frequency),
+    ranked_labels=functools.partial(examples.labels, first.dataset, first.frequency, {}),
     times=_times(runs),
     settings=_settings(runs),
   )
@@ -231,11 +231,6 @@ def most(gain: np.ndarray) -> np.ndarray:
   """Returns the few rows with the largest positive gain; orders ties at random."""
   shuffled = np.random.default_rng(_SEED).permutation(np.flatnonzero(gain > 0))
   return shuffled[np.argsort(-gain[shuffled], kind="stable")[:_POINTS]]
-
-
-def _ranked_labels(run: Finished, row: int, frequency: np.ndarray) -> examples.Labels:
-  true = run.dataset.test.unfiltered_positives[row].indices
-  return examples.labels(run.ranking, row, true, run.dataset.labels.texts, frequency)
 
 
 def _times(runs: Sequence[Finished]) -> list[list[str]]:

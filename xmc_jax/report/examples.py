@@ -1,12 +1,12 @@
 """Chooses and describes example test points: right, wrong, plausible but not labelled, and missed labels."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
+from xmc_jax.data import Dataset
 from xmc_jax.metrics.hits import Hits
 from xmc_jax.report.scores import LabelVectors
 from xmc_jax.retrieval.search import Ranking
@@ -165,15 +165,23 @@ def reasons(rows: np.ndarray, ranking: Ranking, truth: sp.csr_matrix, why: Why) 
 
 
 def labels(
+  dataset: Dataset,
+  frequency: np.ndarray,
+  reasons: Mapping[int, Mapping[int, str]],
   ranking: Ranking,
   row: int,
-  true: np.ndarray,
-  names: Sequence[str],
-  frequency: np.ndarray,
-  reasons: Mapping[int, str] = MappingProxyType({}),
 ) -> Labels:
-  """Returns the first labels of a point, then those of its true labels that they miss."""
-  ids = ranking.ids[row].tolist()
+  """Returns the first labels of a test point, then those of its true labels that they miss.
+
+  Args:
+    dataset: the labels and the test points.
+    frequency: `[L]` number of training points of each label.
+    reasons: for each point, a line of text by label; may lack points and labels.
+    ranking: the ranking of the test points.
+    row: the point.
+  """
+  ids, true = ranking.ids[row].tolist(), dataset.test.unfiltered_positives[row].indices
+  names, why = dataset.labels.texts, reasons.get(row, {})
   lines = [
     ("right" if label in true else "wrong", label, f"{ranking.scores[row, rank]:#.3g}")
     for rank, label in enumerate(ids[:SHOWN])
@@ -185,7 +193,7 @@ def labels(
     lines.append(("missed", label, place))
   return Labels(
     [
-      Line(kind, names[label], place, int(frequency[label]), reasons.get(label, ""))
+      Line(kind, names[label], place, int(frequency[label]), why.get(label, ""))
       for kind, label, place in lines
     ],
     more=max(len(missed) - _MISSED, 0),

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from xmc_jax.metrics.slices import FREQUENCIES
 from xmc_jax.report import drawing
 from xmc_jax.report.scores import Sample
-
-if TYPE_CHECKING:
-  from matplotlib.axes import Axes
-  from matplotlib.figure import Figure
 
 _BINS = 60
 _FEW = 40  # longer curves get no marker at each reading
@@ -26,7 +22,7 @@ Lines = Mapping[str, tuple[np.ndarray, np.ndarray]]  # name -> places and values
 
 def curves(
   title: str, x: str, y: str, lines: Lines, *, refreshed: Mapping = MappingProxyType({}), tested: int = 0
-) -> Figure:
+) -> drawing.Figure:
   """Draws curves, and marks the steps of refreshes and of the tested parameters.
 
   Args:
@@ -54,12 +50,12 @@ def curves(
   return figure
 
 
-def _plot(axes: Axes, x: np.ndarray, y: np.ndarray) -> None:
+def _plot(axes: drawing.Axes, x: np.ndarray, y: np.ndarray) -> None:
   style: dict[str, Any] = {} if len(x) <= _FEW else {"marker": ""}
   axes.plot(x, y, **style)
 
 
-def by_frequency(title: str, y: str, parts: Mapping[str, np.ndarray]) -> Figure:
+def by_frequency(title: str, y: str, parts: Mapping[str, np.ndarray]) -> drawing.Figure:
   """Draws numbers of each group of labels, such as parts of a metric (Gupta et al. 2024, Fig. 7)."""
   figure, axes, _ = drawing.axes(title, "training points of a label", y)
   drawing.bars(axes, {name: 100 * values for name, values in parts.items()}, FREQUENCIES)
@@ -68,7 +64,7 @@ def by_frequency(title: str, y: str, parts: Mapping[str, np.ndarray]) -> Figure:
   return figure
 
 
-def precision_recall(lines: Lines) -> Figure:
+def precision_recall(lines: Lines) -> drawing.Figure:
   """Draws (precision, recall) of each line (Gupta et al. 2024, Fig. 5)."""
   figure, axes, _ = drawing.axes("Precision and recall", "recall, percent", "precision, percent")
   for precision, recall in lines.values():
@@ -78,7 +74,7 @@ def precision_recall(lines: Lines) -> Figure:
   return figure
 
 
-def reliability(bins: Sequence[Mapping[str, float]]) -> Figure:
+def reliability(bins: Sequence[Mapping[str, float]]) -> drawing.Figure:
   """Draws the share of right labels against predicted probability (Guo et al. 2017, Fig. 1), and bin sizes.
 
   Args:
@@ -106,7 +102,7 @@ def reliability(bins: Sequence[Mapping[str, float]]) -> Figure:
   return figure
 
 
-def scores(sample: Sample, kind: str) -> Figure:
+def scores(sample: Sample, kind: str) -> drawing.Figure:
   """Draws histograms of the scores of true, wrong and random labels (Gupta et al. 2024, Fig. 6)."""
   figure, axes, _ = drawing.axes(f"{kind.capitalize()} of labels", kind, "percent of pairs in each bin")
   kinds = {

@@ -141,7 +141,7 @@ def _opened(letter: str, workdir: pathlib.Path, scores: str) -> Finished:
     dataset=dataset,
     scores=scores or config.eval.scores,
     step=_step(report),
-    frequency=np.asarray((dataset.train.truth > 0).sum(0)).ravel().astype(np.int64),
+    frequency=np.asarray((dataset.train.truth > 0).sum(0)).ravel(),
     ranking=ranking,
     hits=find_hits(ranking.ids, as_truth(dataset.test.unfiltered_positives)),
     curves=training_records.curves(workdir),

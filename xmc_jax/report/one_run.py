@@ -1,5 +1,6 @@
 """Writes the page of one run: its training, its quality, examples, and its cost in time and memory."""
 
+import functools
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -63,27 +64,23 @@ def write(
   page = folder / f"index{suffix}.html"
   if not runtime.is_main_process():
     return page
-  frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel().astype(np.int64)
-
-  def ranked_labels(row: int) -> examples.Labels:
-    names = run.dataset.labels.texts
-    return examples.labels(ranking, row, truth[row].indices, names, frequency, reasons.get(row, {}))
-
+  frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel()
   report = json.loads((folder / f"metrics{suffix}.json").read_text(encoding="utf-8"))
   values = {
     **_of_run(run, scores),
-    **_of_report(report, scores, run.config.eval.k),
+    **_of_report(report, scores, ranking.ids.shape[1]),
     **_of_labels(ranking, hits, truth, frequency),
     **(_of_scores(ranking, hits, truth.nnz, report) if sample else {}),
     "sample": sample,
     "chosen": chosen,
     "reasons": reasons,
+    "ranked_labels": functools.partial(examples.labels, run.dataset, frequency, reasons, ranking),
     "seconds": training_records.seconds(run.workdir) if seconds is None else seconds,
   }
   drawn = _figures(values)
   for name, png in drawn.items():
     atomic.write_bytes(folder / f"{name}{suffix}.png", png)
-  atomic.write_text(page, pages.render("run.html", figures=drawn, ranked_labels=ranked_labels, **values))
+  atomic.write_text(page, pages.render("run.html", figures=drawn, **values))
   label_table.write(folder / f"labels{suffix}.csv", run.dataset, hits, frequency)
   return page
 
