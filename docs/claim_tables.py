@@ -8,6 +8,10 @@ import statistics
 from scipy.stats import t as student
 
 _COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
+_IN_CSV = (
+  *("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100", "head_P@1", "torso_P@1", "tail_P@1"),
+  *("decile_1_P@5", "decile_10_P@5", "over_5_labels_P@5", *_COSTS),
+)
 _SETS = {"Cpp": "_cpp", "Debian": "", "Tate": "_tate", "WordNet": "_wordnet"}  # a claim's files, set by set
 
 
@@ -83,6 +87,16 @@ def sets_table(names: list[str], results: pathlib.Path) -> str:
     for line in ([f"not run: {missing}" if missing else "", "", *_SETS], *lines)
   ]
   return "".join([header, "|---" * sum(ran) + "|\n", *rest])
+
+
+def claims_csv(results: pathlib.Path) -> str:
+  """Returns all rows of all claims: means of last steps over seeds, in percent; of costs medians."""
+  lines = [",".join(["claim", "row", "seeds", *_IN_CSV])]
+  for path in sorted(results.glob("claim_*.json")):
+    for row, seeds in json.loads(path.read_text())["rows"].items():
+      cells = [_level(seeds, metric, with_interval=False) for metric in _IN_CSV]
+      lines.append(",".join([path.stem.removeprefix("claim_"), row, str(len(seeds)), *cells]))
+  return "\n".join(lines) + "\n"
 
 
 def minutes_table(names: list[str], results: pathlib.Path) -> str:

@@ -30,7 +30,7 @@ _DOCS = pathlib.Path(__file__).parent
 sys.path[:0] = [str(_DOCS), str(_DOCS.parent)]  # wherever this file is loaded from, installed or not
 from accelerator_tables import compiled_table, lease_table, planned_table  # noqa: E402
 from api_tables import api_tables  # noqa: E402
-from claim_tables import claim_table, epochs_table, minutes_table, sets_table  # noqa: E402
+from claim_tables import claim_table, claims_csv, epochs_table, minutes_table, sets_table  # noqa: E402
 from serving_tables import serving_table  # noqa: E402
 from setting_tables import settings_table  # noqa: E402
 
@@ -186,9 +186,15 @@ def write(pages: tuple[str, ...] = ()) -> None:
     text = path.read_text()
     if (now := filled(text)) != text:
       path.write_text(now)
-  if "accuracy" in wanted:
-    (_DOCS / "results").mkdir(exist_ok=True)
-    (_DOCS / "results" / "accuracy.csv").write_text(accuracy_csv())
+  for page, text in csv_files().items():
+    if page in wanted:
+      (_DOCS / "results").mkdir(exist_ok=True)
+      (_DOCS / "results" / f"{page}.csv").write_text(text)
+
+
+def csv_files() -> dict[str, str]:
+  """Returns the files beside the results that have the rows that a page has no room for, by that page."""
+  return {"accuracy": accuracy_csv(), "claims": claims_csv(_DOCS / "results")}
 
 
 def filled(text: str) -> str:
