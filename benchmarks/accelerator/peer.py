@@ -13,7 +13,7 @@ from benchmarks.accelerator import dexml_step
 from xmc_jax import models
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.distributed import sharding
-from xmc_jax.models.hf_names import to_hf
+from xmc_jax.models.hf_names import to_tensors
 
 MOST = 3e-2  # difference of losses in bfloat16
 _CHUNK = 4096  # labels that PyTorch encodes at a time
@@ -28,7 +28,7 @@ def write_weights(problem: dexml_step.Problem, folder: pathlib.Path) -> None:
   leaves = jax.tree_util.tree_leaves_with_path(params["encoder"])
   flat = {sharding.path_name(path): np.asarray(leaf) for path, leaf in leaves}
   folder.mkdir(parents=True, exist_ok=True)
-  save_file(to_hf(flat, models.build(problem.config.encoder).spec), folder / "model.safetensors")
+  save_file(to_tensors(flat, models.build(problem.config.encoder).spec), folder / "model.safetensors")
   described = transformers.DistilBertConfig(n_layers=problem.config.encoder.num_layers or 6)
   described.architectures = ["DistilBertModel"]
   described.save_pretrained(folder)

@@ -1,6 +1,7 @@
 """Finds an encoder's files: in a directory, an installed package, the hub's cache, or on the hub."""
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ def locate(name: str) -> Source:
 
 def locate_here(name: str) -> Source | None:
   """Finds an encoder's folder as `locate` does, but only on this machine; returns None if it is not here."""
-  folder = _home_written_out(name)
+  folder = Path(os.path.expanduser(name))
   if folder.is_dir():
     if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
       raise UserError(f"encoder directory {folder} has no config.json; expected a Hugging Face model folder")
@@ -58,7 +59,8 @@ def locate_here(name: str) -> Source | None:
   package = _package_folder(name)
   if package:
     return Source(package, f"installed package {CARRIERS.get(name, name)}")
-  return _from_cache(name)
+  cached = _cached(name)
+  return Source(cached, f"hub cache, {name}") if cached and has_weights(cached) else None
 
 
 def _package_folder(name):
@@ -91,15 +93,12 @@ def _fetch(name, patterns, **options):
   return Path(huggingface_hub.snapshot_download(name, allow_patterns=patterns, **options))
 
 
-# The hub library raises its own errors, or those of the HTTP library that it uses, which changes.
-def _from_cache(name):
+def _cached(name):
+  """Returns the folder of the small files of a hub model in the hub's cache, or None."""
   try:
-    cached = _fetch(name, _SMALL_FILES, local_files_only=True)
-    if has_weights(cached):
-      return Source(cached, f"hub cache, {name}")
-  except Exception:  # not in the cache
-    pass
-  return None
+    return _fetch(name, _SMALL_FILES, local_files_only=True)
+  except Exception:  # the hub library raises its own errors, or those of the HTTP library that it uses
+    return None
 
 
 def _from_hub(name):
@@ -125,21 +124,13 @@ def _not_found(name, error):
   )
 
 
-def _home_written_out(name):
-  """Returns the path of a name, ~ expanded; raises UserError if ~ names a user that does not exist."""
-  try:
-    return Path(name).expanduser()
-  except RuntimeError:
-    raise UserError(f"encoder directory {name} names a home that is not here; write it out") from None
-
-
 def tokenizer_file(name: str) -> Path:
   """Finds the tokenizer.json of a folder, installed package or hub id; needs no weights there.
 
   Raises:
     UserError: the name was not found, or has no tokenizer.json.
   """
-  own = _home_written_out(name)
+  own = Path(os.path.expanduser(name))
   if (own / "tokenizer.json").is_file():
     return own / "tokenizer.json"
   here = locate_here(name)
@@ -155,12 +146,9 @@ def tokenizer_file(name: str) -> Path:
 
 def _without_weights(name):
   """Returns a folder with a hub model's small files, from the cache or the hub."""
-  try:
-    cached = _fetch(name, _SMALL_FILES, local_files_only=True)
-    if (cached / "tokenizer.json").is_file():
-      return cached
-  except Exception:  # not in the cache
-    pass
+  cached = _cached(name)
+  if cached and (cached / "tokenizer.json").is_file():
+    return cached
   try:
     return _fetch(name, _SMALL_FILES)
   except Exception as error:

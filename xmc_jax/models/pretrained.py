@@ -105,12 +105,12 @@ def copy_description(name: str, folder: str | Path) -> None:
   folder.mkdir(parents=True, exist_ok=True)
   if described.tokenizer_file:
     shutil.copyfile(described.tokenizer_file, folder / "tokenizer.json")
-  atomic.write_json(folder / "config.json", _config_of(described.spec))
+  atomic.write_json(folder / "config.json", _files_of(described.spec).config_from_spec(described.spec))
 
 
-def _config_of(spec):
-  files = hf_names if isinstance(spec, EncoderSpec) else bag_gru_files
-  return files.config_from_spec(spec)
+def _files_of(spec):
+  """Returns the module that converts configs and tensors of such an encoder."""
+  return hf_names if isinstance(spec, EncoderSpec) else bag_gru_files
 
 
 def _first_layers(spec, num_layers, name):
@@ -124,9 +124,7 @@ def _first_layers(spec, num_layers, name):
 
 def _read_params(folder, spec):
   tensors, file = _read_tensors(folder)
-  if isinstance(spec, EncoderSpec):
-    return hf_names.from_hf(tensors, spec, file)
-  return bag_gru_files.from_tensors(tensors, spec, file)
+  return _files_of(spec).from_tensors(tensors, spec, file)
 
 
 def _read_tensors(folder):
@@ -137,11 +135,8 @@ def _read_tensors(folder):
   if single.is_file():
     return _read_safetensors(single), single
   if index.is_file():
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
-      raise DataError(f"{index}: expected a file for each tensor under 'weight_map'")
     tensors: dict[str, np.ndarray] = {}
-    for shard in sorted(set(weight_map.values())):
+    for shard in sorted({*read_json(index).get("weight_map", {}).values()}):
       tensors |= _read_safetensors(folder / Path(shard).name)  # only from this folder
     return tensors, index
   if torch.is_file():
@@ -182,12 +177,8 @@ def save_pretrained(
   """
   folder = Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
-  if isinstance(spec, EncoderSpec):
-    tensors = hf_names.to_hf(params, spec)
-  else:
-    tensors = bag_gru_files.to_tensors(params, spec)
-  write_safetensors(folder / "model.safetensors", tensors)
-  atomic.write_json(folder / "config.json", _config_of(spec))
+  write_safetensors(folder / "model.safetensors", _files_of(spec).to_tensors(params, spec))
+  atomic.write_json(folder / "config.json", _files_of(spec).config_from_spec(spec))
   if not tokenizer_file:
     return
   for name in _TOKENIZER_FILES:

@@ -116,7 +116,7 @@ class _TensorUnpickler(pickle.Unpickler):
 
 
 class _RebuildTensor:
-  """Copies a tensor from its flat storage, after checking that the view stays inside the storage."""
+  """Copies a tensor from its flat storage; NumPy raises ValueError for a view beyond it."""
 
   __slots__ = ()
 
@@ -124,14 +124,10 @@ class _RebuildTensor:
     self, storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
   ) -> _Tensor:
     flat = storage.array
-    if len(shape) != len(strides) or min((offset, *shape, *strides)) < 0:
-      raise ValueError(f"shape {shape} with strides {strides} at offset {offset}")
-    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
-    if 0 not in shape and (last >= flat.size or math.prod(shape) > flat.size):
-      raise ValueError(f"a tensor of shape {shape} reaches beyond its storage of {flat.size}")
-    byte_strides = [stride * flat.dtype.itemsize for stride in strides]
-    view = np.lib.stride_tricks.as_strided(flat[offset:], shape, byte_strides, writeable=False)
-    return _Tensor(view.copy())
+    if math.prod(shape) > flat.size:
+      raise ValueError(f"a tensor of shape {shape} is larger than its storage of {flat.size}")
+    byte_strides = [stride * flat.itemsize for stride in strides]
+    return _Tensor(np.ndarray(shape, flat.dtype, flat, offset * flat.itemsize, byte_strides).copy())
 
 
 class _RebuildParameter:
