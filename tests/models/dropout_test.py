@@ -147,19 +147,6 @@ def test_weights_are_zero_or_scaled_and_the_share_is_the_rate():
   assert not np.array_equal(kept[:, :, :, 0], kept[:, :, :, 1])  # and so do queries
 
 
-def test_the_mean_over_keys_is_attention_without_dropout():
-  """Within five standard deviations of a mean over 4,000 keys, worked out from the weights."""
-  rate, num_keys = 0.3, 4000
-  query, key, mask = _attention_inputs()
-  value = np.random.default_rng(3).normal(size=(3, 12, 2, 5))
-  keys = jax.random.split(KEY, num_keys)
-  found = jax.lax.map(lambda one: _dropped(query, key, value, mask, rate, one), keys, batch_size=500)
-  weights = _weights(query, key, mask)
-  expected = np.einsum("nhst,nthd->nshd", weights, value)
-  variance = np.einsum("nhst,nthd->nshd", weights**2, value**2) * rate / (1 - rate)
-  assert np.all(np.abs(np.mean(found, axis=0) - expected) <= 5 * np.sqrt(variance / num_keys) + 1e-5)
-
-
 def test_no_rate_or_no_key_is_no_dropout_to_the_bit():
   plain = _apply(Encoder(SPEC))
   np.testing.assert_array_equal(_apply(Encoder(SPEC), KEY), plain)

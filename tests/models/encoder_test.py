@@ -10,8 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from encoder_references import MODERNBERT
-from hypothesis import given
-from hypothesis import strategies as st
 
 from xmc_jax.models import hf_names, layers
 from xmc_jax.models.encoder import Encoder, EncoderSpec
@@ -209,33 +207,6 @@ def test_first_only_is_the_first_real_row_of_all():
   assert first.shape == (5, 1, 16)
   np.testing.assert_allclose(first[0, 0], whole[0, 3], atol=1e-5)
   np.testing.assert_allclose(first[1:, 0], whole[1:, 0], atol=1e-5)
-
-
-def test_dropout_follows_its_key():
-  encoder = Encoder(SPEC, dropout=0.3)
-  ids, mask = _inputs()
-  one, again, other = (_apply(encoder, ids, mask, jax.random.key(i)) for i in (1, 1, 2))
-  np.testing.assert_array_equal(one, again)
-  assert not np.allclose(one, other)
-  off = _apply(encoder, ids, mask)
-  np.testing.assert_array_equal(off, _apply(Encoder(SPEC), ids, mask))
-
-
-def test_dropout_keeps_the_mean_and_meets_its_rate():
-  dropped = layers.dropout(jnp.ones(200_000), 0.1, jax.random.key(0))
-  np.testing.assert_allclose(np.mean(dropped == 0), 0.1, atol=0.003)
-  np.testing.assert_allclose(dropped.mean(), 1, atol=0.004)
-
-
-@pytest.mark.slow
-@given(extra=st.sampled_from([1, 7]), seed=st.integers(0, 99))
-def test_padding_changes_nothing(extra, seed):
-  ids, mask = _inputs(seed=seed)
-  expected = _apply(Encoder(SPEC), ids, mask)
-  garbage = np.random.default_rng(seed).integers(0, 50, (5, extra)).astype(np.int32)
-  wide_mask = np.concatenate([mask, np.zeros((5, extra), bool)], axis=1)
-  wide = _apply(Encoder(SPEC), np.concatenate([ids, garbage], axis=1), wide_mask)
-  np.testing.assert_allclose(wide[:, :9][mask], expected[mask], atol=1e-5)
 
 
 def test_a_masked_token_is_as_if_it_had_another_id():

@@ -89,55 +89,6 @@ def test_states_are_the_references_under_any_mask(seed, share):
   np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
-def test_gradients_are_the_references_central_differences():
-  ids, mask = _inputs()
-  mask[3] = False
-  texts = [row[real] for row, real in zip(ids, mask)]
-  weights = np.random.default_rng(1).normal(size=(5, 4))
-  gru = models.Gru(SPEC)
-  gradients = jax.jit(jax.grad(lambda p: (gru.apply({"params": p}, ids, mask) * weights).sum()))(_params())
-  flat = flax.traverse_util.flatten_dict(
-    jax.tree.map(lambda leaf: np.array(leaf, np.float64), _params()), sep="/"
-  )
-  params = flax.traverse_util.unflatten_dict(flat, sep="/")  # of the same arrays, which change in place
-  step = 1e-6
-  for path, gradient in flax.traverse_util.flatten_dict(gradients, sep="/").items():
-    for index in np.ndindex(flat[path].shape):
-      here = flat[path][index]
-      sums = []
-      for value in (here + step, here - step):
-        flat[path][index] = value
-        sums.append((_reference(params, texts) * weights).sum())
-      flat[path][index] = here
-      expected = (sums[0] - sums[1]) / (2 * step)
-      np.testing.assert_allclose(gradient[index], expected, atol=1e-5, rtol=1e-4, err_msg=f"{path} {index}")
-
-
-@given(seed=st.integers(0, 9999), extra=st.sampled_from([1, 7]))
-def test_padding_and_the_other_rows_change_nothing(seed, extra):
-  ids, mask = _inputs(seed=seed)
-  generator = np.random.default_rng(seed)
-  embed = _compiled(models.Gru(SPEC))
-  expected = embed(_params(), ids, mask)
-  wide_ids = np.concatenate([ids, generator.integers(0, 13, (5, extra)).astype(np.int32)], axis=1)
-  wide_mask = np.concatenate([mask, np.zeros((5, extra), bool)], axis=1)
-  order = generator.permutation(5)
-  np.testing.assert_allclose(embed(_params(), wide_ids[order], wide_mask[order]), expected[order], atol=1e-6)
-
-
-def test_a_reversed_text_swaps_the_directions():
-  ids, _ = _inputs()
-  mask = np.ones_like(ids, bool)
-  swapped = {"word": _params()["word"]}
-  for part in ("input", "state"):
-    swapped |= {f"forward_{part}": _params()[f"backward_{part}"]}
-    swapped |= {f"backward_{part}": _params()[f"forward_{part}"]}
-  embed = _compiled(models.Gru(SPEC))
-  straight, reverse = embed(_params(), ids, mask), embed(swapped, ids[:, ::-1], mask)
-  np.testing.assert_allclose(jnp.roll(reverse, 2, axis=1), straight, atol=1e-6)
-  assert np.abs(embed(_params(), ids[:, ::-1], mask) - straight).max() > 0.01  # no bag of words
-
-
 @pytest.mark.slow
 def test_dropout_acts_on_the_token_embeddings():
   ids, mask = _inputs()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from cases import each_case
 
-from xmc_jax.retrieval.explanations import Reason, as_dict, explain, in_words
+from xmc_jax.retrieval.explanations import Reason, as_dict, explain, line
 from xmc_jax.retrieval.memory import Neighbors
 from xmc_jax.retrieval.sources import SOURCES, Found, Retriever
 
@@ -73,9 +73,9 @@ def test_equal_voters_by_row_and_those_against_not_at_all(retriever):
   ],
 )
 def test_reasons_in_words(sources, voters, expected):
-  assert in_words(Reason(sources, voters), ["long " * 20, "short"]) == expected
+  assert line(as_dict(Reason(sources, voters), ["long " * 20, "short"])) == expected
 
 
 def test_texts_in_a_reason_obey_nobody():
-  found = in_words(Reason({}, [(0, 1.0)]), ["a\nb\x1b[2J\u202e"])
+  found = line(as_dict(Reason({}, [(0, 1.0)]), ["a\nb\x1b[2J\u202e"]))
   assert "\n" not in found and "\x1b" not in found and "\u202e" not in found

@@ -94,12 +94,6 @@ def test_those_with_the_best_reciprocal_ranks_are_kept(block, monkeypatch):
       np.testing.assert_array_equal(found.features[row], every.features[row, places])
 
 
-def test_equal_scores_rank_by_rising_id():
-  ids = np.array([[2, 5, -1, 7, 9]], np.int32)
-  scores = np.array([[0.5, 0.25, 9.0, 0.5, 0.5]], np.float32)[..., None]
-  assert features._ranks(ids, scores)[0, :, 0].tolist() == [0, 3, 4, 1, 2]
-
-
 def test_sources_that_agree_are_counted(block, monkeypatch):
   """The first ten of a source speak for a label, unless it gives them nothing."""
   scores = np.concatenate([np.linspace(1, 0.5, 12), [0, 0]]).astype(np.float32)
@@ -109,22 +103,6 @@ def test_sources_that_agree_are_counted(block, monkeypatch):
   found = candidates(block, ("encoder", "memory", "lexical_labels"), 8)
   agreeing = found.features[0, found.ids[0] >= 0, feature_names(["a", "b", "c"]).index("num_agreeing")]
   assert agreeing.tolist() == [1, 1, 1, 1, *([2] * 6), 1, 1, 1, 1]
-
-
-def test_excluded_pairs_are_no_candidates(retriever):
-  """Not of any source, whatever it found."""
-  exclude = made_corpora.pairs(np.random.default_rng(2), (N, L), 0.5).astype(bool)
-  (block,) = retriever.blocks(made_corpora.queries(N), 20, 64, exclude)
-  found = candidates(block, retriever.names, 20)
-  out = exclude.toarray()
-  for row in range(N):
-    left = set(np.flatnonzero(~out[row]))
-    labels = {label for label in found.ids[row].tolist() if label >= 0}
-    assert labels <= left and len(labels) >= min(20, len(left))
-    for name, one in found.found.items():
-      assert set(one.ids[row].tolist()) - {-1} <= left, name
-    for name in ("encoder", "classifier"):
-      assert len(set(found.found[name].ids[row].tolist()) - {-1}) == min(20, len(left))
 
 
 def test_a_source_that_forgets_excluded_pairs_brings_none(retriever, monkeypatch):

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xmc_jax import ops
 from xmc_jax.retrieval import host_search
 
 
@@ -47,15 +46,6 @@ def test_zeros_of_both_signs_are_equal_and_extremes_keep_their_order(values):
   expected_scores, expected_ids = _sorted(np.tile(labels.T, (2, 1)), 3)
   np.testing.assert_array_equal(ids, expected_ids)
   np.testing.assert_array_equal(scores, expected_scores)
-
-
-def test_it_finds_what_the_search_on_a_device_finds():
-  rng = np.random.default_rng(0)
-  queries, labels = (rng.standard_normal((n, 24), np.float32) for n in (40, 5000))
-  scores, ids = host_search.top_k(queries, labels, 100)
-  device_scores, device_ids = ops.top_k(queries, labels, 100)
-  np.testing.assert_allclose(scores, device_scores, rtol=1e-5)
-  np.testing.assert_array_equal(ids, device_ids)
 
 
 def test_labels_without_a_score_stand_last():

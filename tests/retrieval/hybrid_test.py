@@ -1,11 +1,9 @@
 """The hybrid ranking: what it orders by, k, blocks of queries, and reasons, against brute force."""
 
-import hypothesis
 import made_corpora
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import strategies as st
 
 from xmc_jax.retrieval import hybrid, hybrid_model
 from xmc_jax.retrieval.features import candidates, feature_names
@@ -53,14 +51,6 @@ def test_equal_probabilities_stand_by_rising_id(retriever):
   assert found.ids.tolist() == [list(range(L))] * 5 and (found.scores == 0.5).all()
 
 
-@pytest.mark.parametrize("k", [1, 5, 39])
-def test_fewer_labels_are_a_prefix_of_more(ranker, k):
-  queries = made_corpora.queries(9)
-  few, more = ranker.rank(queries, k), ranker.rank(queries, L)
-  np.testing.assert_array_equal(few.ids, more.ids[:, :k])
-  np.testing.assert_array_equal(few.scores, more.scores[:, :k])
-
-
 def test_five_of_many_labels_are_a_prefix_of_fifty():
   """There sources find only a part of all labels."""
   ranker = HybridRanker(Retriever(made_corpora.corpus(400, 300)), fixed(NAMES))
@@ -85,14 +75,6 @@ def test_blocks_have_no_borders(ranker, count):
     for one, other in [(found, alone), *((by_source[name], parts[name]) for name in SOURCES)]:
       assert one.ids[row].tolist() == other.ids[0].tolist()
       np.testing.assert_allclose(one.scores[row], other.scores[0], rtol=1e-4, atol=1e-6)
-
-
-@hypothesis.given(st.permutations(range(70)))
-@hypothesis.settings(max_examples=5)
-def test_rows_are_ranked_in_any_order(ranker, order):
-  queries = made_corpora.queries(70)
-  turned = Queries(queries.vectors[order], [queries.texts[row] for row in order])
-  np.testing.assert_array_equal(ranker.rank(turned, 5).ids, ranker.rank(queries, 5).ids[order])
 
 
 def test_sources_are_ranked_alone_too(retriever, ranker):

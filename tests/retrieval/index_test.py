@@ -157,6 +157,7 @@ def test_auto_searches_exactly_what_scann_cannot_be_tuned_for(vectors, builds, m
   assert made.save(tmp_path / "scann") is None and not (tmp_path / "scann").exists()
   forced = Index(labels, backend="scann")
   assert overlap(forced.search(queries, K).ids, by_hand(queries, labels, K)) < 0.95
+  assert "less than 0.95: backend 'exact' would miss nothing" in capfd.readouterr().err
 
 
 @NEEDS_SCANN

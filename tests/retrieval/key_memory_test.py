@@ -177,11 +177,6 @@ def test_no_rows_to_choose_on(parts):
   assert chosen == ChosenWeight(0.5)
 
 
-def test_the_grid():
-  assert key_memory.GRID[:4] == (0.0, 0.02, 0.05, 0.1) and key_memory.GRID[-1] == 1.0
-  assert list(key_memory.GRID) == sorted(set(key_memory.GRID)) and len(key_memory.GRID) == 22
-
-
 def test_a_weight_is_kept(tmp_path):
   path = tmp_path / "key_weight.json"
   kept = ChosenWeight(0.35, "P@1", (0.25, 0.5))

@@ -7,9 +7,8 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import strategies as st
 
-from xmc_jax.retrieval import memory
 from xmc_jax.retrieval.lexical import Lexicon
-from xmc_jax.retrieval.memory import Neighbors, kernel, merged, ridge_weights
+from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
 
 
 @pytest.fixture
@@ -37,12 +36,6 @@ def test_votes_are_summed_by_label(rng):
   assert votes[[2]].nnz == 0
 
 
-def test_no_neighbours_no_votes():
-  none = Neighbors(np.zeros((3, 0), np.int32), np.zeros((3, 0), np.float32))
-  votes = none.normalized().votes(sp.csr_matrix((0, 5), dtype=np.float32))
-  assert votes.shape == (3, 5) and votes.nnz == 0
-
-
 def test_weights_are_shared_out():
   ids = np.array([[1, 2, -1], [3, -1, -1], [-1, -1, -1]], np.int32)
   made = Neighbors(ids, np.array([[3, 1, 0], [0.1, 0, 0], [0, 0, 0]], np.float32)).normalized()
@@ -65,11 +58,6 @@ def test_merged_lists_have_each_id_once(rows):
   for row, (one, other) in zip(found.tolist(), rows):
     assert [label for label in row if label >= 0] == sorted({*one, *other} - {-1})
     assert min(row, default=-1) >= -1
-
-
-def test_the_kernel_worked_by_hand():
-  found = kernel(np.array([-0.5, 0, 0.5, 1]), np.array([0.25, 0.25, 0.25, 1]))
-  np.testing.assert_allclose(found, [0.25, 0.25, 0.5, 2])
 
 
 # --- ridge regression ---
@@ -155,27 +143,3 @@ def test_no_candidates_at_all(rng):
     ridge_weights(none[:0], vectors[:0], words[:0], vectors, words),
   ):
     assert found.ids.shape[1] == found.weights.shape[1] == 0
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (4, 6), (3, 0), (0, 5)])
-def test_products_of_chosen_rows(rng, shape):
-  table = made_corpora.pairs(rng, (20, 40), 0.15).multiply(rng.normal(size=(20, 40))).tocsr()
-  table = table.astype(np.float32)
-  ids = rng.integers(0, 20, shape)
-  expected = np.zeros((*shape, shape[1]))
-  wide = table.toarray().astype(np.float64)
-  for row, chosen in enumerate(ids):
-    expected[row] = wide[chosen] @ wide[chosen].T
-  np.testing.assert_allclose(memory._products(table, ids), expected, atol=1e-5)
-
-
-@hypothesis.given(st.integers(0, 2**31), st.integers(1, 3), st.integers(1, 7), st.integers(1, 9))
-def test_any_neighbours(seed, num_queries, width, num_points):
-  rng = np.random.default_rng(seed)
-  vectors, words = points(rng, 10)
-  (words,) = few_columns(words)
-  near = np.array([np.sort(rng.choice(10, width, replace=False)) for _ in range(num_queries)], np.int32)
-  near[rng.random(near.shape) < 0.2] = -1
-  looked_at = unit(made_corpora.vectors(rng, num_queries)), words[rng.integers(0, 10, num_queries)]
-  found = ridge_weights(near, *looked_at, vectors, words, num_points=num_points)
-  assert_weights(found, one_by_one(near, *looked_at, vectors, words, num_points))

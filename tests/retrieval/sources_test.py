@@ -168,15 +168,3 @@ def test_a_corpus_without_classifiers_has_one_source_less():
 def test_log_frequency_counts_the_memory(corpus, retriever):
   expected = np.log(1 + (corpus.truth.toarray() > 0).sum(axis=0))
   np.testing.assert_allclose(retriever.log_frequency, expected, rtol=1e-6)
-
-
-def test_blocks_hold_their_own_rows(retriever):
-  queries = made_corpora.queries(7)
-  exclude = made_corpora.pairs(np.random.default_rng(0), (7, 40), 0.2).astype(bool)
-  whole = only_block(retriever, queries, 5, exclude)
-  parts = retriever.blocks(queries, 5, 3, exclude)
-  assert [len(part.unit) for part in parts] == [3, 3, 1]
-  for name, source in SOURCES.items():
-    ids = np.concatenate([source(part).ids for part in parts])
-    np.testing.assert_array_equal(ids, source(whole).ids, err_msg=name)
-  assert retriever.blocks(made_corpora.queries(0), 5, 3) == []

@@ -204,7 +204,7 @@ def test_the_test_rows_are_ranked_in_every_way_with_reasons(run):
   for row, label, line in zip(rows, ids[:, 0], words, strict=True):
     query = Queries(vectors[[row]], [test.texts[row]])
     ((reason,),) = opened.explain(query, np.array([[label]]), test.filter[[row]])
-    assert line == {label: ranking.in_words(reason, opened.point_texts)}
+    assert line == {label: ranking.line(ranking.as_dict(reason, opened.point_texts))}
   assert ranked.why(rows[:3], np.full((3, 1), -1)) == [{}, {}, {}]
   plain = ranking.rank_test(run, params, extra_state, vectors, "fused")
   assert list(plain.by) == ["fused", "encoder", "classifier"] and plain.why is None

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -258,9 +258,9 @@ def _first_position(config, kind):
 def _check(spec, where):
   """Raises DataError for sizes of another type, and for heads that do not divide the width."""
   for field in dataclasses.fields(spec):
-    value = getattr(spec, field.name)
-    if not isinstance(value, (int, float) if field.type is float else field.type):
-      raise DataError(f"{where}: {field.name} is {value!r:.60}; expected {field.type.__name__}")
+    value, kind = getattr(spec, field.name), cast(type, field.type)
+    if not isinstance(value, (int, float) if kind is float else kind):
+      raise DataError(f"{where}: {field.name} is {value!r:.60}; expected {kind.__name__}")
   if not spec.num_heads or spec.width % spec.num_heads:
     raise DataError(f"{where}: width {spec.width} does not divide into {spec.num_heads} heads")
 

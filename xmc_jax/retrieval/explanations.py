@@ -50,13 +50,8 @@ def explain(found: Mapping[str, Found], ids: np.ndarray, truth: sp.csr_matrix) -
   ]
 
 
-def in_words(reason: Reason, point_texts: Sequence[str]) -> str:
-  """Returns a reason as one line: `words of its name occur in the text; 1 similar text has it: «mpd»`."""
-  return line(as_dict(reason, point_texts))
-
-
 def line(why: Mapping[str, Any]) -> str:
-  """Returns what `as_dict` made as one line, with the first of its training texts."""
+  """Returns what `as_dict` made as one line, with the first of its texts: `1 similar text has it: «mpd»`."""
   if not why["voters"]:
     return why["words"]
   text = sanitize.line(why["voters"][0]["text"])

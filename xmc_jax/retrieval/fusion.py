@@ -17,7 +17,16 @@ from sklearn.tree import DecisionTreeClassifier
 
 from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import UserError
-from xmc_jax.retrieval.search import Ranking, best_of, contained, search, shard_table, with_bias_column
+from xmc_jax.retrieval.memory import merged
+from xmc_jax.retrieval.search import (
+  Ranking,
+  best_of,
+  contained,
+  padding,
+  search,
+  shard_table,
+  with_bias_column,
+)
 from xmc_jax.storage import atomic
 
 _NUM_FEATURES = 3
@@ -126,7 +135,7 @@ class Fusion:
 
   def rank(self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Ranks the k labels with the largest p_tree + similarity + classifier score; see `retrieval.search`."""
-    out = Ranking(np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32))
+    out = padding(len(queries), k)
     for start, ids, features in self._candidates(queries, exclude, max(k, self._num_candidates)):
       scores = features[..., 0] + features[..., 1]
       scores = scores + self.tree.predict(features) if self.tree else scores
@@ -145,7 +154,7 @@ class Fusion:
     ]
     for start in range(0, len(queries), _BLOCK):
       rows = slice(start, start + _BLOCK)
-      ids = _union(*(found[rows] for found in lists))
+      ids = merged(*(found[rows] for found in lists))
       safe = np.maximum(ids, 0)
       scores = [_products(vectors, queries[rows], safe) for vectors in self._vectors]
       yield start, ids, np.stack([*scores, self._inverse_propensity[safe]], axis=-1)
@@ -156,14 +165,6 @@ def _products(vectors: Table, queries: np.ndarray, ids: np.ndarray) -> np.ndarra
   if isinstance(vectors, SplitTable):
     return vectors.inner_products(queries, ids)
   return np.matmul(vectors[ids], queries[:, :, None])[..., 0]
-
-
-def _union(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-  """Returns the union `[b, 2 n]` of the ids of two rankings `[b, n]`, each id once, padded with -1."""
-  ids = np.sort(np.concatenate([one, other], axis=1), axis=1)
-  again = np.zeros(ids.shape, bool)
-  again[:, 1:] = ids[:, 1:] == ids[:, :-1]
-  return np.where(again, -1, ids)
 
 
 def _fitted(features: np.ndarray, relevant: np.ndarray, depth: int) -> Tree:

@@ -10,7 +10,7 @@ from xmc_jax.retrieval import cpu_cores
 from xmc_jax.retrieval.explanations import Reason, explain
 from xmc_jax.retrieval.features import Candidates, candidates, feature_names
 from xmc_jax.retrieval.hybrid_model import HybridModel, fit, fixed
-from xmc_jax.retrieval.search import Ranking, best_of, contained, first_of
+from xmc_jax.retrieval.search import Ranking, best_of, contained, first_of, padding
 from xmc_jax.retrieval.sources import Queries, Retriever
 
 _BLOCK = 64  # queries handled together: their candidates' vectors fit into a cache
@@ -174,5 +174,4 @@ def _each_block(
 
 
 def _joined(parts: list[Ranking], k: int) -> Ranking:
-  none = Ranking(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))
-  return Ranking(*(np.concatenate(arrays) for arrays in zip(none, *parts)))
+  return Ranking(*(np.concatenate(arrays) for arrays in zip(padding(0, k), *parts)))

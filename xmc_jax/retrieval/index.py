@@ -15,7 +15,7 @@ from xmc_jax import console
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import ConfigError
-from xmc_jax.retrieval.search import Ranking, search, shard_table, with_bias_column, without
+from xmc_jax.retrieval.search import Ranking, padding, search, shard_table, with_bias_column, without
 from xmc_jax.types import Array
 
 BACKENDS = ("auto", "exact", "scann")
@@ -53,7 +53,6 @@ class _Searcher(NamedTuple):
 
 
 _Tuned: TypeAlias = tuple[_Searcher, float]  # and its recall
-_Found: TypeAlias = tuple[np.ndarray, np.ndarray]  # scores and ids
 
 
 class Index:
@@ -125,8 +124,8 @@ class Index:
     searcher = self._searcher(queries, depth, exclude)
     if searcher is None:
       return search(queries, self._placed, k, exclude=exclude, devices=self._devices)
-    scores, ids = _find(searcher, queries, depth, exclude)
-    return Ranking(ids[:, :k], scores[:, :k])
+    found = _find(searcher, queries, depth, exclude)
+    return Ranking(found.ids[:, :k], found.scores[:, :k])
 
   def save(self, folder: pathlib.Path) -> dict[str, int] | None:
     """Writes ScaNN's own files; returns the search settings of the k that was tuned last.
@@ -237,7 +236,7 @@ def _tune(searcher: _Searcher, queries: np.ndarray, k: int, exclude: sp.csr_matr
   """Returns a searcher with the fewest leaves, then exact scores, that reach the target, and its recall."""
 
   def measured(searcher: _Searcher) -> _Tuned:
-    return searcher, _recall(_find(searcher, queries, k, exclude)[0], truth)
+    return searcher, _recall(_find(searcher, queries, k, exclude).scores, truth)
 
   holding = math.ceil(2 * k * searcher.num_leaves / searcher.num_labels)  # leaves with some 2 k labels
   for part in _LEAF_FRACTIONS:
@@ -262,8 +261,8 @@ def _recall(scores: np.ndarray, truth: Ranking) -> float:
   return float(np.sum(found) / max(np.sum(wanted), 1))
 
 
-def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None) -> _Found:
-  """Returns `(scores, ids)` `[N, k]` without excluded pairs.
+def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None) -> Ranking:
+  """Ranks the k best labels of each query without excluded pairs.
 
   As in `search`, a row with n excluded labels is searched n deeper, rounded up to a power of two, and in
   proportionally more leaves. A row with too few labels in its leaves is searched again in all leaves.
@@ -271,8 +270,7 @@ def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude: sp.csr_matr
   counts = np.zeros(len(queries), np.int64) if exclude is None else np.diff(exclude.indptr)
   deeper = np.where(counts > 0, 1 << np.ceil(np.log2(np.maximum(counts, 1))).astype(np.int64), 0)
   depths = np.minimum(k + deeper, searcher.num_labels)
-  ids = np.full((len(queries), k), -1, np.int32)
-  scores = np.full((len(queries), k), -np.inf, np.float32)
+  out = padding(len(queries), k)
 
   def fill(rows: np.ndarray, leaves: int) -> None:
     for depth in np.unique(depths[rows]).tolist():
@@ -282,16 +280,18 @@ def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude: sp.csr_matr
         block = members[start : start + size]
         found = _find_block(searcher, queries[block], depth, searched)
         found = found if exclude is None else without(*found, exclude[block])
-        scores[block], ids[block] = (array[:, :k] for array in found)
+        out.scores[block], out.ids[block] = (array[:, :k] for array in found)
 
   fill(np.arange(len(queries)), searcher.leaves)
   if searcher.leaves < searcher.num_leaves:
     wanted = np.minimum(k, searcher.num_labels - counts)
-    fill(np.flatnonzero(np.sum(ids >= 0, axis=1) < wanted), searcher.num_leaves)
-  return scores, ids
+    fill(np.flatnonzero(np.sum(out.ids >= 0, axis=1) < wanted), searcher.num_leaves)
+  return out
 
 
-def _find_block(searcher: _Searcher, queries: np.ndarray, depth: int, leaves: int) -> _Found:
+def _find_block(
+  searcher: _Searcher, queries: np.ndarray, depth: int, leaves: int
+) -> tuple[np.ndarray, np.ndarray]:
   """Returns `(scores, ids)` `[n, depth]`; ScaNN marks missing labels by the score NaN, with any id."""
   reordered = min(searcher.reordered * depth, searcher.num_labels)
   ids, scores = searcher.scann.search_batched_parallel(queries, depth, reordered, leaves)

@@ -15,7 +15,7 @@ from xmc_jax import metrics
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import largest
-from xmc_jax.retrieval.search import Ranking
+from xmc_jax.retrieval.search import Ranking, padding
 
 GRID = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 21)))  # candidate weights of points
 UNCHOSEN = 0.5  # the weight if there are no rows to choose it on
@@ -83,7 +83,7 @@ class KeyMemory:
       ids and probabilities, best first, ties by rising id; padded with -1 and -inf if fewer than k labels
       have a probability above 0.
     """
-    out = Ranking(np.full((len(queries), k), -1, np.int32), np.full((len(queries), k), -np.inf, np.float32))
+    out = padding(len(queries), k)
     values = self._values(self.weight)
     for rows, shares, left_out in self._lookups(queries, exclude, own):
       ids, scores = largest(_without(shares @ values, left_out), k)

@@ -34,6 +34,11 @@ class Ranking(NamedTuple):
   scores: np.ndarray
 
 
+def padding(num_rows: int, k: int) -> Ranking:
+  """Returns a ranking of no labels, to be filled in."""
+  return Ranking(np.full((num_rows, k), -1, np.int32), np.full((num_rows, k), -np.inf, np.float32))
+
+
 def best_of(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
   """Ranks labels `[n, C]` by score, ties by rising id; returns the best k, padded."""
   scores = np.where(ids >= 0, scores, -np.inf)
@@ -43,12 +48,10 @@ def best_of(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
 
 def first_of(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
   """Returns the first k of labels `[n, C]`, which are sorted best first, padded."""
-  padding = ((0, 0), (0, max(0, k - ids.shape[1])))
-  scores = np.where(ids >= 0, scores, -np.inf).astype(np.float32)
-  return Ranking(
-    np.pad(ids[:, :k], padding, constant_values=-1).astype(np.int32),
-    np.pad(scores[:, :k], padding, constant_values=-np.inf),
-  )
+  out, depth = padding(len(ids), k), min(k, ids.shape[1])
+  out.ids[:, :depth] = ids[:, :depth]
+  out.scores[:, :depth] = np.where(ids >= 0, scores, -np.inf)[:, :depth]
+  return out
 
 
 class ShardedTable(NamedTuple):
@@ -115,8 +118,7 @@ def search(
   hosted, num_queries = _on_one_cpu(placed), len(queries)
   queries = split_table.whole(queries) if hosted else queries  # threads cannot ask other processes for rows
   counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)
-  ids = np.full((num_queries, k), -1, np.int32)
-  scores = np.full((num_queries, k), -np.inf, np.float32)
+  out = padding(num_queries, k)
   block = _block_size(placed, num_queries, block)
   on_devices = functools.partial(_on_devices, devices=devices, block=block, recall=recall)
   best = (_on_the_host if hosted else on_devices)(placed, num_labels)
@@ -133,7 +135,7 @@ def search(
       kept = found()
       if deepest and exclude is not None:
         kept = without(*kept, exclude[rows])
-      scores[rows], ids[rows] = (array[:, :k] for array in kept)
+      out.scores[rows], out.ids[rows] = (array[:, :k] for array in kept)
 
     return store
 
@@ -143,7 +145,7 @@ def search(
       cpu_cores.in_order(lambda start: begin(start)(), cpu_cores.num_cores(), starts)
   else:
     _one_ahead(begin, starts)
-  return Ranking(ids, scores)
+  return out
 
 
 def _block_size(labels: jax.Array, num_queries: int, wanted: int) -> int:

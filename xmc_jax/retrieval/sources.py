@@ -5,6 +5,7 @@ Its scores resemble probabilities: 0 if it knows nothing, about 1 if it is certa
 function, and its name and meaning in `config.SOURCES`. docs/formulas.md, "Ranking", has the formulas.
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from xmc_jax import config as configs
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
 from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
-from xmc_jax.retrieval.search import Ranking, with_bias_column
+from xmc_jax.retrieval.search import Ranking, padding, with_bias_column
 
 _NEAR = 64  # nearest training queries that are used, by embedding and by words each
 _VOTERS, _SHARPNESS = 50, 8  # a training query's vote is its cosine to this power
@@ -127,13 +128,12 @@ class Retriever:
 
     def block(start: int) -> Block:
       rows = slice(start, start + size)
-      by_vector = {name: Ranking(found.ids[rows], found.scores[rows]) for name, found in ranked.items()}
       return Block(
         self,
         Queries(queries.vectors[rows], queries.texts[rows]),
         k,
         unit=unit[rows],
-        ranked=by_vector,
+        ranked={name: Ranking(found.ids[rows], found.scores[rows]) for name, found in ranked.items()},
         near=Ranking(near.ids[rows], near.scores[rows]),
         exclude=None if exclude is None else exclude[rows],
       )
@@ -146,10 +146,11 @@ class Retriever:
 
   def _nearest(self, unit: np.ndarray) -> Ranking:
     if self._memory is None:
-      return Ranking(np.zeros((len(unit), 0), np.int32), np.zeros((len(unit), 0), np.float32))
+      return padding(len(unit), 0)
     return self._memory.search(unit, min(_NEAR, len(self.points)))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Block:
   """Holds some queries, and data about them that several sources use.
 
@@ -163,19 +164,13 @@ class Block:
     exclude: CSR `[n, L]`, or None.
   """
 
-  def __init__(
-    self,
-    retriever: Retriever,
-    queries: Queries,
-    k: int,
-    *,
-    unit: np.ndarray,
-    ranked: Mapping[str, Ranking],
-    near: Ranking,
-    exclude: sp.csr_matrix | None,
-  ):
-    self.retriever, self.queries, self.k = retriever, queries, k
-    self.unit, self.ranked, self.near, self.exclude = unit, ranked, near, exclude
+  retriever: Retriever
+  queries: Queries
+  k: int
+  unit: np.ndarray
+  ranked: Mapping[str, Ranking]
+  near: Ranking
+  exclude: sp.csr_matrix | None
 
   @functools.cached_property
   def words(self) -> sp.csr_matrix:

@@ -14,7 +14,7 @@ from xmc_jax.console import say
 from xmc_jax.distributed import runtime, split_table
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import boosted_trees
-from xmc_jax.retrieval.explanations import in_words
+from xmc_jax.retrieval.explanations import as_dict, line
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel, fixed
@@ -201,7 +201,7 @@ def _why(
   opened: HybridRanker, vectors: np.ndarray, test: data.Split, rows: np.ndarray, ids: np.ndarray
 ) -> list[dict[int, str]]:
   reasons = opened.explain(Queries(vectors[rows], test.texts[rows]), ids, test.filter[rows])
-  lines = [[in_words(reason, opened.point_texts) for reason in of_row] for of_row in reasons]
+  lines = [[line(as_dict(reason, opened.point_texts)) for reason in of_row] for of_row in reasons]
   return [dict(zip(labels[labels >= 0].tolist(), of_row)) for labels, of_row in zip(ids, lines)]
 
 
