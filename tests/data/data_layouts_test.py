@@ -15,6 +15,7 @@ import scipy.sparse
 from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_folders import refused
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from xmc_jax import data
@@ -58,17 +59,9 @@ def test_layouts_agree(layout, end, tmp_path):
 def test_counts(layout, tmp_path):
   manifest = data.load(samples.LAYOUTS[layout](tmp_path / "set")).manifest
   counts = manifest["counts"]
-  assert counts["train"] == {
-    "texts": 5,
-    "empty_texts": 1,
-    "repeated_texts": 0,
-    "pairs": 4,
-    "duplicates": 0,
-    "zeros": 0,
-    "without_labels": 2,
-    "filter_pairs": 2,
-    "filter_duplicates": 0,
-  }
+  texts = {"texts": 5, "empty_texts": 1, "repeated_texts": 0, "without_labels": 2}
+  pairs = {"pairs": 4, "duplicates": 0, "zeros": 0, "filter_pairs": 2, "filter_duplicates": 0}
+  assert counts["train"] == texts | pairs
   assert counts["labels"] == {"texts": 5, "empty_texts": 1, "without_points": 2}
   assert counts["graphs"]["kind"]["label_edges"] == 3
   table = data.summary(manifest)
@@ -81,24 +74,19 @@ def test_layout_can_be_named(tmp_path):
   folder = samples.index(samples.raw_json(tmp_path))
   assert data.load(folder).manifest["layout"] == "raw_json"
   assert data.load(folder, layout="index").manifest["layout"] == "index"
-  with pytest.raises(ConfigError, match=r"--config\.data\.layout=indx: expected .*did you mean 'index'\?"):
-    data.load(folder, layout="indx")
+  refused(folder, "data.layout=indx: expected ", "mean 'index'?", error=ConfigError, layout="indx")
 
 
 def test_unknown_layout_lists_what_was_looked_for(tmp_path):
   samples.write(tmp_path / "readme.md", "hello")
-  with pytest.raises(DataError, match=r"no known layout.*trn\.json.*trn_X_Y\.txt.*Y\.trn.*found readme\.md"):
-    data.load(tmp_path)
-  with pytest.raises(DataError, match="expected a folder, or a table in"):
-    data.load(tmp_path / "readme.md")
+  refused(tmp_path, "no known layout", "trn.json", "trn_X_Y.txt", "Y.trn", "found readme.md")
+  refused(tmp_path / "readme.md", "expected a folder, or a table in")
   samples.write(tmp_path / "a.csv", "title,labels\nx,y\n")
-  with pytest.raises(DataError, match=r"a\.csv: expected a folder for --config\.data\.layout=index, found"):
-    data.load(tmp_path / "a.csv", layout="index")
+  refused(
+    tmp_path / "a.csv", "a.csv: expected a folder for --config.data.layout=index, found", layout="index"
+  )
   samples.write(tmp_path / "b.csv", "title,labels\nx,y\n")
-  with pytest.raises(
-    DataError, match=r"several tables, a\.csv, b\.csv, none .*; take one with --config\.data\.path=FILE$"
-  ):
-    data.load(tmp_path)
+  refused(tmp_path, "several tables, a.csv, b.csv, none ", "; take one with --config.data.path=FILE")
 
 
 def test_text_of_several_fields(tmp_path):
@@ -181,15 +169,11 @@ def test_tables_with_graphs_say_which_row_is_which(tmp_path):
   samples.write(tmp_path / "train.csv", "text,labels\na b,x\nc d,y\ne f,x;y\n")
   samples.write(tmp_path / "kind_anchors.txt", "one\ntwo\n")
   samples.write(tmp_path / "kind_trn_X_Y.txt", "3 2\n0:1\n1:1\n\n")
-  with pytest.raises(
-    DataError, match=r"kind_trn_X_Y.txt: which of its rows .* put test.csv beside, or set --c"
-  ):
-    data.load(tmp_path)
+  refused(tmp_path, "kind_trn_X_Y.txt: which of its rows ", " put test.csv beside, or set --c")
   assert rows_of(data.load(tmp_path, test_fraction=0.0).graphs["kind"].query_edges) == [[0], [1], []]
   samples.write(tmp_path / "test.csv", "text,labels\na b,x\n")
   samples.write(tmp_path / "kind_lbl_X_Y.txt", "2 2\n0:1\n1:1\n")
-  with pytest.raises(DataError, match=r"kind_lbl_X_Y.txt: .* put labels.txt beside"):
-    data.load(tmp_path)
+  refused(tmp_path, "kind_lbl_X_Y.txt: ", " put labels.txt beside")
   samples.write(tmp_path / "labels.txt", "y\nx\n")
   found = data.load(tmp_path)
   assert list(found.labels.texts) == ["y", "x"]
@@ -230,18 +214,14 @@ def test_packed_files(end, pack, tmp_path):
       archive.writestr("any name.csv", content)
   assert list(data.load(tmp_path, test_fraction=0).train.texts) == ["x"]
   path.write_bytes(path.read_bytes()[:-9])
-  with pytest.raises(DataError, match=rf"train\.csv{end}.*: expected .* data"):
-    data.load(path)
+  refused(path, f"train.csv{end}", ": expected ", " data")
 
 
 def test_archives_of_many_files(tmp_path):
   with zipfile.ZipFile(tmp_path / "train.csv.zip", "w") as archive:
     archive.writestr("a.csv", "")
     archive.writestr("b.csv", "")
-  with pytest.raises(
-    DataError, match=r"train\.csv\.zip: expected one file in the archive, found 2; unpack it"
-  ):
-    data.load(tmp_path)
+  refused(tmp_path, "train.csv.zip: expected one file in the archive, found 2; unpack it")
 
 
 @each_case("encoding", ["utf-16", "utf-16-le", "gb18030"])
@@ -253,23 +233,16 @@ def test_other_encodings(encoding, tmp_path):
 
 def test_encodings_that_cannot_be(tmp_path):
   path = samples.write(tmp_path / "t.csv", "title,label\nx,a\n".encode("utf-16-le"))
-  with pytest.raises(DataError, match=r"t\.csv, line 1: expected UTF-8 \(is it UTF-16\? --config.data.enc"):
-    data.load(path)
-  with pytest.raises(
-    DataError, match=r"t\.csv, after line 0: expected text in the encoding of --config.data.enc"
-  ):
-    data.load(samples.write(path, b"title,label\n\xff,a\n"), encoding="utf-8")
+  refused(path, "t.csv, line 1: expected UTF-8 (is it UTF-16? --config.data.enc")
+  samples.write(path, b"title,label\n\xff,a\n")
+  refused(path, "t.csv, after line 0: expected text in the encoding of --config.data.enc", encoding="utf-8")
   for name in ("klingon", "base64", "a\0b"):
-    with pytest.raises(ConfigError, match=r"--config\.data\.encoding=.*: expected an encoding that Python"):
-      data.load(path, encoding=name)
+    refused(
+      path, "--config.data.encoding=", ": expected an encoding that Python", error=ConfigError, encoding=name
+    )
 
 
-_QUOTED_LETTERS = {
-  "opened": '"peloton best',
-  "closed in the middle": '"oven" choose',
-  "closed by itself": '"Heroes"',
-}
-_CELLS = ("plain", *_QUOTED_LETTERS.values(), "x", "y", 'seeds heron"', "z")
+_CELLS = ("plain", '"peloton best', '"oven" choose', '"Heroes"', "x", "y", 'seeds heron"', "z")
 
 
 @each_case("num", range(2, len(_CELLS) + 1))
@@ -300,19 +273,15 @@ def test_quoting_can_be_set(tmp_path):
   assert list(data.load(path, test_fraction=0).train.texts) == ["a"]
   assert list(data.load(path, test_fraction=0, quoting="none").train.texts) == ['"a"']
   samples.write(path, 'title\tlabel\n"a\tb\n')
-  with pytest.raises(DataError, match=r"if quotation marks are letters, --config\.data\.quoting=none"):
-    data.load(path, test_fraction=0, quoting="minimal")
+  refused(path, "if quotation marks are letters, --config.data.quoting=none", quoting="minimal")
 
 
 def test_a_quote_that_swallows_rows_is_said(tmp_path):
   rows = [*(f"text {at},label" for at in range(4)), '"Herring and cod,trade', *["a, b,", "c,d"] * 2]
   rows += [*(f"text {at},label" for at in range(4, 9)), 'Pipe of 5",fish', "x,y"]
   path = samples.write(tmp_path / "t.csv", "title,label\n" + samples.lines(rows))
-  said = (
-    "t.csv: line 6 seems to begin a cell that holds 8 more rows; close its quotation mark, or set "
-    "--config.data.quoting=none if it is a letter"
-  )
-  assert said in data.load(path, test_fraction=0).manifest["notices"]
+  said = "t.csv: line 6 seems to begin a cell that holds 8 more rows; close its quotation mark, or set"
+  assert any(notice.startswith(said) for notice in data.load(path, test_fraction=0).manifest["notices"])
 
 
 @each_case("text", ["Dear Anna,\nall well, thanks,\nBert", "1, 2\n3, 4", "a\nb,c\nd"])
@@ -371,8 +340,7 @@ def test_single_table_is_split_by_fraction_and_seed(tmp_path):
   ]
   for row, text in enumerate(dataset.test.texts):
     assert [dataset.labels.texts[i] for i in dataset.test.truth[row].indices] == ["a", f"b{text[1:]}"]
-  with pytest.raises(ConfigError, match=r"--config\.data\.test_fraction=1\.5: expected a share"):
-    data.load(path, test_fraction=1.5)
+  refused(path, "--config.data.test_fraction=1.5: expected a share", error=ConfigError, test_fraction=1.5)
 
 
 @each_case(
@@ -404,8 +372,7 @@ def test_a_row_of_names_that_is_read_as_data_is_said(row, is_said, tmp_path):
 
 def test_columns_are_advised_as_a_shell_reads_them(tmp_path):
   path = samples.write(tmp_path / "t.csv", "main text,labels\na,b\n")
-  with pytest.raises(DataError, match=r"set --config\.data\.text='main text' \(col"):
-    data.load(path, text="main txt")
+  refused(path, "set --config.data.text='main text' (col", text="main txt")
 
 
 def test_text_of_excel_is_a_table_with_tabs(tmp_path):
@@ -424,25 +391,20 @@ def test_a_workbook_gives_the_cells_of_csv(tmp_path, monkeypatch):
   assert list(read.train.texts) == ["a\nb 7", "True", "c 0.5"] and list(read.labels.texts) == ["x", "y"]
   assert rows_of(read.train.truth) == [[0, 1], [0], []]
   assert "t.xlsx: only the first of 2 sheets is read, 'Sheet'" in read.manifest["notices"]
-  with pytest.raises(DataError, match=r"; t\.xlsx: only the first of 2 sheets is read, 'Sheet'$"):
-    data.load(path, text="x")
+  refused(path, "; t.xlsx: only the first of 2 sheets is read, 'Sheet'", text="x")
   book.active.append([*["d"] * 3, "e"])
   book.save(path)
-  with pytest.raises(DataError, match=r"t\.xlsx, row 6: expected 3 columns, as in the header, found '4'"):
-    data.load(path)
+  refused(path, "t.xlsx, row 6: expected 3 columns, as in the header, found '4'")
   monkeypatch.setattr(lines, "_MOST_RATIO", 0)
   monkeypatch.setattr(lines, "_MOST_UNPACKED", 9)
-  with pytest.raises(DataError, match=r"t\.xlsx: expected an Excel workbook \(.* bytes packed in"):
-    data.load(path)
-  with pytest.raises(DataError, match=r"t\.xlsx: expected an Excel workbook \(File is not a zip file\)"):
-    data.load(samples.write(path, "title,tags\n"))
+  refused(path, "t.xlsx: expected an Excel workbook (", " bytes packed in")
+  refused(samples.write(path, "title,tags\n"), "t.xlsx: expected an Excel workbook (File is not a zip file)")
 
 
 def test_an_array_of_json_has_the_encoding_that_is_set(tmp_path):
   path = samples.write(tmp_path / "t.json", '[{"title": "ä", "label": ["x"]}]'.encode("cp1252"))
   assert list(data.load(path, test_fraction=0, encoding="cp1252").train.texts) == ["ä"]
-  with pytest.raises(DataError, match=r"t\.json: expected a JSON array of objects \(unknown encoding: x\)"):
-    data.load(path, encoding="x")
+  refused(path, "t.json: expected a JSON array of objects (unknown encoding: x)", encoding="x")
 
 
 def test_formulas_that_no_program_has_computed_are_said(tmp_path):
@@ -461,24 +423,16 @@ def test_lines_of_text2text(tmp_path):
   assert list(read.train.texts) == ["x y", "z", "3"] and list(read.labels.texts) == ["a", "b", "c"]
   assert rows_of(read.train.truth) == [[0, 2], [], [1]]
   samples.write(tmp_path / "train.txt", "a plain text\n")
-  with pytest.raises(
-    DataError, match=r"train\.txt, line 1: expected labels and a text, as '__label__NAME text' or"
-  ):
-    data.load(tmp_path)
+  refused(tmp_path, "train.txt, line 1: expected labels and a text, as '__label__NAME text' or")
 
 
 def test_arrays_that_cannot_be_read(tmp_path, monkeypatch):
   path = samples.write(tmp_path / "t.json", '[{"title": "x", "label": "a"}, 1]')
-  with pytest.raises(DataError, match=r"t\.json, item 2: expected one JSON object, found '1'"):
-    data.load(path)
+  refused(path, "t.json, item 2: expected one JSON object, found '1'")
   path = samples.write(tmp_path / "t.json", '[{"title": "x", "label": "a"}')
-  with pytest.raises(DataError, match=r"t\.json: expected a JSON array of objects \(Expecting ',' delimiter"):
-    data.load(path)
+  refused(path, "t.json: expected a JSON array of objects (Expecting ',' delimiter")
   monkeypatch.setattr(json_records, "_LARGEST_ARRAY", 9)
-  with pytest.raises(
-    DataError, match=r"t\.json: expected an array of at most 0 MiB; write one object a line"
-  ):
-    data.load(path)
+  refused(path, "t.json: expected an array of at most 0 MiB; write one object a line")
 
 
 def test_settings_beside_a_table_are_no_tables(tmp_path):
@@ -492,10 +446,7 @@ def test_a_folder_of_texts_says_how_to_go_on(name, tmp_path):
   for number in range(9):
     samples.write(tmp_path / f"{number}.txt", "a text\n")
   samples.write(tmp_path / name, "file,labels\n0.txt,a\n")
-  with pytest.raises(
-    DataError, match=r"; \.txt files of one text each are not read: put the texts into a column"
-  ):
-    data.load(tmp_path)
+  refused(tmp_path, "; .txt files of one text each are not read: put the texts into a column")
 
 
 def test_many_files_make_a_short_line(tmp_path):
@@ -532,22 +483,14 @@ def test_beir(tmp_path):
   assert read.manifest["layout"] == "beir" and list(read.labels.texts) == ["red apple", "sea"]
   assert list(read.train.texts) == ["t2", "t0"] and list(read.test.texts) == ["t1"]
   assert read.train.truth.toarray().tolist() == [[1, 1], [0, 2]]
-  for line, message in (
-    ("q2\tx\t1", "in the corpus, found 'x'"),
-    ("q9\t7\t1", "a query of q"),
-    ("q0\t7\tx", "a score"),
-  ):
+  wrong = {"q2\tx\t1": "in the corpus, found 'x'", "q9\t7\t1": "a query of q", "q0\t7\tx": "a score"}
+  for line, message in wrong.items():
     samples.write(tmp_path / "qrels" / "train.tsv", f"{head}q0\t7\t1\n{line}\n")
-    with pytest.raises(DataError, match=f"train\\.tsv, line 3: expected .*{message}"):
-      data.load(tmp_path)
+    refused(tmp_path, "train.tsv, line 3: expected ", message)
   samples.write(tmp_path / "corpus.jsonl", samples.lines(rows[:1] * 2))
-  with pytest.raises(
-    DataError, match=r"corpus\.jsonl, line 2: expected an _id that no other document has, found 'd1'"
-  ):
-    data.load(tmp_path)
+  refused(tmp_path, "corpus.jsonl, line 2: expected an _id that no other document has, found 'd1'")
   (tmp_path / "qrels" / "train.tsv").unlink()
-  with pytest.raises(DataError, match=r"train\.tsv \(or \.gz\) is missing beside corpus\.jsonl"):
-    data.load(tmp_path)
+  refused(tmp_path, "train.tsv (or .gz) is missing beside corpus.jsonl")
 
 
 def _pairs(num: int) -> str:
@@ -564,9 +507,8 @@ def test_rows_of_one_text_are_merged(tmp_path):
     for text, row in zip(split.texts, split.truth):
       if text:
         assert [read.labels.texts[i] for i in row.indices] == [f"a{text[1:]}", f"b{text[1:]}"]
-  assert read.manifest["notices"][-1] == (
-    "t.csv: 20 of 42 rows repeat an earlier text, and are merged with its row "
-    "(change with --config.data.merge_texts=False)"
+  assert read.manifest["notices"][-1].startswith(
+    "t.csv: 20 of 42 rows repeat an earlier text, and are merged"
   )
 
 
@@ -589,9 +531,7 @@ def test_rows_that_another_file_counts_are_not_merged(tmp_path):
   samples.write(tmp_path / "filter_labels_train.txt", "3 1\n")
   read = data.load(tmp_path)
   assert len(read.train) == 4 and len(read.test) == 4
-  assert read.manifest["notices"][-1] == (
-    "4 of 4 test texts are also in train: the scores of a test tell little about new texts"
-  )
+  assert read.manifest["notices"][-1].startswith("4 of 4 test texts are also in train: the scores of a test")
   assert re.search(r"texts that are also in train +4\n", data.summary(read.manifest))
 
 
@@ -600,14 +540,11 @@ def test_cut_texts_and_unknown_words_are_said(tmp_path):
   tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "y": 1}, "[UNK]"))
   tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
   read = data.load(path, test_fraction=0, tokenizer=tokenizer, max_length=2)
-  assert read.manifest["notices"][-2:] == [
-    "1 of 3 texts are cut at 2 tokens (change with --config.data.max_length)",
-    "60% of the tokens of train are unknown to this vocabulary; take an encoder of that language, "
-    "or --config.encoder.tokenizer=train",
-  ]
-  assert not data.load(path, test_fraction=0, tokenizer=tokenizer, max_length=3).manifest["counts"]["train"][
-    "cut"
-  ]
+  cut, unknown = read.manifest["notices"][-2:]
+  assert cut == "1 of 3 texts are cut at 2 tokens (change with --config.data.max_length)"
+  assert unknown.startswith("60% of the tokens of train are unknown to this vocabulary; take an encoder")
+  whole = data.load(path, test_fraction=0, tokenizer=tokenizer, max_length=3)
+  assert not whole.manifest["counts"]["train"]["cut"]
 
 
 def test_label_strings_and_a_label_table(tmp_path):
@@ -618,12 +555,12 @@ def test_label_strings_and_a_label_table(tmp_path):
   assert list(plain.test.texts) == ['a "b"\nc']
   assert plain.test.truth.toarray().tolist() == [[0, 1]]
   samples.write(tmp_path / "names.csv", "id,name\nz,Zebra\nx,Xylophone\nw,Wolf\n")
-  named = data.load(tmp_path, text="q", label_file="names.csv")
-  assert list(named.labels.texts) == ["Zebra", "Xylophone", "Wolf"]
-  assert named.train.truth.toarray().tolist() == [[1, 1, 0], [0, 0, 0]]
+  named = {"text": "q", "label_file": "names.csv"}
+  found = data.load(tmp_path, **named)
+  assert list(found.labels.texts) == ["Zebra", "Xylophone", "Wolf"]
+  assert found.train.truth.toarray().tolist() == [[1, 1, 0], [0, 0, 0]]
   samples.write(tmp_path / "names.csv", "id,name\nz,Zebra\n")
-  with pytest.raises(DataError, match=r"train\.jsonl, line 1: expected a label of names\.csv, found 'x'"):
-    data.load(tmp_path, text="q", label_file="names.csv")
+  refused(tmp_path, "train.jsonl, line 1: expected a label of names.csv, found 'x'", **named)
 
 
 def test_separators(tmp_path):

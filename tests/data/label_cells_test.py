@@ -1,12 +1,11 @@
 """How label cells are written in files that people have, and what is said where a guess is doubtful."""
 
-import pytest
 import sample_folders as samples
 from cases import each_case
+from sample_folders import refused
 
 from tests.data.data_layouts_test import rows_of
 from xmc_jax import data
-from xmc_jax.errors import DataError
 
 
 def table(path, cells):
@@ -46,10 +45,7 @@ def test_rows_of_0_and_1_are_columns_of_labels(kind, cells, tmp_path):
   note = "labels are rows of 3 numbers, 0 or 1, each the column of a label"
   assert read(tmp_path) == (["red", "green", "blue"], [["red", "blue"], [], ["green"]], [note])
   samples.write(tmp_path / "labels.txt", "red\ngreen\n")
-  with pytest.raises(
-    DataError, match=r"labels\.txt: expected a label for each of the 3 numbers in a row .*found 2$"
-  ):
-    data.load(tmp_path)
+  refused(tmp_path, "labels.txt: expected a label for each of the 3 numbers in a row ", "found 2")
 
 
 def test_rows_of_0_and_1_of_classes_with_names(tmp_path):
@@ -93,8 +89,7 @@ def test_cells_as_other_tools_write_them(cells, labels, tmp_path):
 
 @each_case("cell", ["['a'", "[a, b]", "['a''b']", "['\\d']", "[['a']]"])
 def test_damaged_lists_end_in_one_line(cell, tmp_path):
-  with pytest.raises(DataError, match=r"train\.csv, line 2: expected (a JSON list of labels,|labels that)"):
-    data.load(table(tmp_path / "train.csv", [cell]))
+  refused(table(tmp_path / "train.csv", [cell]), "train.csv, line 2: expected ", "labels")
 
 
 def test_whole_numbers_with_gaps_are_the_same_in_all_files(tmp_path):
@@ -104,8 +99,7 @@ def test_whole_numbers_with_gaps_are_the_same_in_all_files(tmp_path):
   names["c.jsonl"] = table(tmp_path / "c.jsonl", [3.0, None, 1])
   for path in names.values():
     assert read(path)[:2] == (["3", "1"], [["3"], [], ["1"]])
-  with pytest.raises(DataError, match=r"row 1: expected labels that are texts or whole num.* found '0\.5'"):
-    data.load(table(tmp_path / "d.parquet", [0.5]))
+  refused(table(tmp_path / "d.parquet", [0.5]), "row 1: expected labels that are texts or whole", "'0.5'")
 
 
 def test_the_separator_is_that_of_the_whole_file(tmp_path):
@@ -140,11 +134,9 @@ def test_labels_that_the_label_file_lacks_are_counted_and_dropped_or_kept(name, 
   table(tmp_path / "train.csv", UNKNOWN)
   samples.write(tmp_path / name, "y\nx\n" if name == "labels.txt" else "uri,label\ny,Why\nx,Ex\n")
   lacks = "unknown labels: 3, such as 'new', 'old', 'newer'; uses: 5"
-  said = (
-    rf"line 5: expected a label of {name}, found 'new' \({lacks}; --config\.data\.unknown_labels=drop leaves "
+  refused(
+    tmp_path, f"line 5: expected a label of {name}, found 'new' ({lacks}; --config.data.unknown_labels=drop"
   )
-  with pytest.raises(DataError, match=said):
-    data.load(tmp_path)
   known = ["y", "x"] if name == "labels.txt" else ["Why", "Ex"]
   texts, rows, notices = read(tmp_path, unknown_labels="drop")
   assert texts == known and rows[3:] == [[known[1]], [], [], [known[0]]]
@@ -164,19 +156,12 @@ def test_numbers_outside_a_file_of_texts_are_unknown_labels_too(tmp_path):
 
 
 @each_case(
-  ("columns", "options"),
-  [
-    ("uri,label", {}),
-    ("URI,prefLabel", {}),
-    ("label_id,label", {}),
-    ("code,term", {}),
-    ("nr,bezeichnung", {}),
-    ("nr,id,bezeichnung", {"label_text": "bezeichnung"}),
-  ],
+  "columns",
+  ["uri,label", "URI,prefLabel", "label_id,label", "code,term", "nr,bezeichnung", "nr,id,bezeichnung"],
 )
-def test_files_of_labels_call_their_columns_differently(columns, options, tmp_path):
+def test_files_of_labels_call_their_columns_differently(columns, tmp_path):
   table(tmp_path / "train.csv", ["a", "b", "Two"])
-  other = "0," if columns.startswith("nr,id") else ""
+  other, options = ("0,", {"label_text": "bezeichnung"}) if columns.startswith("nr,id") else ("", {})
   samples.write(tmp_path / "labels.csv", f"{columns}\n{other}b,Two\n{other}a,One\n")
   assert read(tmp_path, **options)[:2] == (["Two", "One"], [["One"], ["Two"], ["Two"]])
 
@@ -215,9 +200,8 @@ def test_the_column_that_has_the_cells_labels_is_that_of_keys(rows, cells, label
   assert read(tmp_path)[1] == labels
   table(tmp_path / "train.csv", [*cells, "9"])
   keys = "nr" in rows or "notation" in rows
-  column = rf"keys are those of column '{'notation' if 'notation' in rows else 'nr'}'\)$" if keys else ""
-  with pytest.raises(DataError, match=f"found '9' .*{column}"):
-    data.load(tmp_path)
+  column = f"keys are those of column '{'notation' if 'notation' in rows else 'nr'}')" if keys else ""
+  refused(tmp_path, "found '9' ", column)
 
 
 def test_a_tab_may_be_given_as_it_is_shown(tmp_path):
@@ -238,10 +222,7 @@ def test_keys_that_are_numbers_with_gaps(tmp_path):
 def test_a_label_that_stands_twice_in_a_label_file(tmp_path):
   table(tmp_path / "train.csv", ["a", "b", "0"])
   samples.write(tmp_path / "labels.csv", "id,text\na,one\nb,two\na,three\n")
-  with pytest.raises(
-    DataError, match=r"labels\.csv: expected each key once in column 'id', found 'a' again \(keys of .* 1\)$"
-  ):
-    data.load(tmp_path)
+  refused(tmp_path, "labels.csv: expected each key once in column 'id', found 'a' again (keys of ", " 1)")
   samples.write(tmp_path / "names.txt", "a\nb\na\n")
   found = data.load(tmp_path, label_file="names.txt", test_fraction=0)
   assert rows_of(found.train.truth) == [[0], [1], [0]]
@@ -254,10 +235,7 @@ def test_texts_of_several_labels_are_said_if_cells_hold_them(tmp_path):
   samples.write(tmp_path / "labels.csv", "id,prefLabel\na,bank\nb,bank\nc,\nd,bench\n")
   _, rows, notices = read(tmp_path)
   assert rows == [["bank", "bank"], ["bank"], ["bench"]]
-  assert (
-    notices[-1]
-    == "labels.csv: texts of several labels: 1, such as 'bank'; uses: 2; in cells, they mean the first"
-  )
+  assert notices[-1].startswith("labels.csv: texts of several labels: 1, such as 'bank'; uses: 2; in cells")
   empty = "labels.csv: labels with an empty text: 1, the first in row 3; predictions may hold them"
   assert empty in data.load(tmp_path).manifest["notices"]
   table(tmp_path / "train.csv", ["a|b", "d"])
@@ -266,13 +244,8 @@ def test_texts_of_several_labels_are_said_if_cells_hold_them(tmp_path):
 
 def test_rdf_is_no_file_of_label_texts(tmp_path):
   table(tmp_path / "train.csv", ["0", "1"])
-  samples.write(
-    tmp_path / "labels.ttl", "<http://x/1> skos:prefLabel 'one' .\n<http://x/2> a skos:Concept .\n"
-  )
-  with pytest.raises(
-    DataError, match=r"labels\.ttl: RDF is not read; put keys and texts into a table, such as"
-  ):
-    data.load(tmp_path, label_file="labels.ttl")
+  samples.write(tmp_path / "labels.ttl", "<http://x/1> skos:prefLabel 'one' .\n")
+  refused(tmp_path, "labels.ttl: RDF is not read; put keys and texts into a table", label_file="labels.ttl")
 
 
 def test_keys_of_json_lines_may_be_missing_in_the_first(tmp_path):
@@ -289,8 +262,7 @@ def test_rows_of_json_may_lack_a_text_but_not_all(tmp_path):
   note = "train.jsonl: rows that have 'lables' but no 'labels', so no labels: 1"
   assert note in found.manifest["notices"]
   samples.table(tmp_path / "validation.jsonl", [{"text": "v", "labels": "a"}])
-  with pytest.raises(DataError, match=r"validation\.jsonl: expected a column 'title', as in train\.jsonl"):
-    data.load(tmp_path)
+  refused(tmp_path, "validation.jsonl: expected a column 'title', as in train.jsonl")
 
 
 def test_texts_may_be_numbers(tmp_path):
@@ -310,15 +282,12 @@ def test_columns_of_0_and_1_are_labels(tmp_path):
   path = one_hot_csv(tmp_path / "train.csv")
   expected = (["c++", "a+b", "other"], [["c++"], [], ["c++", "a+b"]])
   assert read(path, text="comment")[:2] == expected
-  note = (
-    "labels from 3 columns of 0 and 1 (guessed; change with --config.data.label_column), such as 'c++', 'a"
-  )
+  note = "labels from 3 columns of 0 and 1 (guessed; change with --config.data.label_column), such as 'c++'"
   assert note in data.load(path, text="comment").manifest["notices"][0]
   one_hot_csv(path, [("a", True, "", 0), ("b", "FALSE", 0.0, 0), ("c", "TRUE", 1, "")])
   assert read(path, text="comment")[:2] == expected
-  one_hot_csv(
-    path, [("a", "true", "false", 0, ""), ("b", *"000", ""), ("c", *"110", "")], "comment,c++,a+b,other,"
-  )
+  rows = [("a", "true", "false", 0, ""), ("b", *"000", ""), ("c", *"110", "")]
+  one_hot_csv(path, rows, "comment,c++,a+b,other,")
   one_hot_csv(tmp_path / "test.csv", [("d", 0, 1, 1)])
   assert read(tmp_path, text="comment")[:2] == expected
   assert rows_of(data.load(tmp_path, text="comment").test.truth) == [[1, 2]]
@@ -328,16 +297,11 @@ def test_columns_of_0_and_1_are_labels(tmp_path):
   samples.table(tmp_path / "t.parquet", [{**row, "v": value} for row, value in zip(rows, (1.0, None))])
   assert read(tmp_path / "t.parquet")[:2] == (["x", "v"], [["x", "v"], []])
   samples.table(tmp_path / "u.parquet", rows)
-  with pytest.raises(DataError, match=r"u\.parquet, row 2: expected 0 or 1 in column 'z', found '2'$"):
-    data.load(tmp_path / "u.parquet", label_column="x+z")
+  refused(tmp_path / "u.parquet", "row 2: expected 0 or 1 in column 'z', found '2'", label_column="x+z")
 
 
 def test_columns_that_are_not_all_0_and_1(tmp_path):
   path = one_hot_csv(tmp_path / "a.csv", [*ONE_HOT * 3000, ("d", 1, 0, 2)])
-  with pytest.raises(DataError, match=r"a\.csv, line 9002: expected 0 or 1 in column 'other', found '2'$"):
-    data.load(path, text="comment")
+  refused(path, "a.csv, line 9002: expected 0 or 1 in column 'other', found '2'", text="comment")
   path = one_hot_csv(tmp_path / "b.csv", [("a", 1, "x"), ("b", 0, "y")], ",text,flag")
-  with pytest.raises(
-    DataError, match=r"b\.csv: expected a column of labels; set --config\.data\.label_column="
-  ):
-    data.load(path, text="text")
+  refused(path, "b.csv: expected a column of labels; set --config.data.label_column=", text="text")

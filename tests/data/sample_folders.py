@@ -38,7 +38,7 @@ def refused(path: Path, *said: str, error: type = DataError, **options) -> None:
     data.prepare(path, beside / "out", **options)
   message = str(caught.value)
   assert [words for words in said if words not in message] == [], message
-  assert "\n" not in message and len(message.replace(str(path), "")) < 500
+  assert "\n" not in message and len(message.replace(str(path), "")) < 600
   assert {file.name for file in beside.iterdir()} == before
 
 
