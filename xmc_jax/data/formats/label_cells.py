@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Container, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple, TypeGuard
 
 from xmc_jax.data.formats.source import Place, excerpt
@@ -76,49 +76,31 @@ class CellFormat(NamedTuple):
 
 
 class CellSurvey:
-  """Looks at all label cells of a table, to tell their format."""
+  """Tells the format of label cells."""
 
-  def __init__(self, separator: str):
-    """Takes the separator that the user gave; '' to guess it."""
-    self._num_rows = 0
+  def __init__(self, separator: str, cells: Sequence[object]):
+    """Looks at the cells.
+
+    Args:
+      separator: the one that the user gave; '' to guess it.
+      cells: all label cells of all tables, as the first thousands may be unlike the rest.
+    """
+    self._num_rows = len(cells)
     self._given = "\t" if separator == r"\t" else separator
-    self._cells: list[object] = []  # some of them
-    self._joined: list[str] = []  # some that hold a separator or several words
-    # Cells that have each separator between labels.
-    self._num_split = dict.fromkeys((*_SEPARATORS, _ANGLES, " ", separator or " "), 0)
-    self._patterns = set(_PATTERNS)  # which all cells so far match
-    self._rows_of_bits: set[tuple[int, ...]] | None = set()  # two of them; None if a cell is none
-    self._has_texts = self._has_lists = False
-
-  def add(self, cell: object) -> None:
-    """Adds one cell."""
-    self._num_rows += 1
-    if _is_missing(cell) or (isinstance(cell, str) and not cell.strip()):
-      return
-    self._add_bits(cell)
-    if len(self._cells) < _SAMPLE:
-      self._cells.append(cell)
-    if not _is_plain(cell):
-      self._has_lists = True
-      return
-    text = cell.strip()
-    self._has_texts = True
-    if len(self._joined) < _SAMPLE and len(text) < _SAMPLE and _JOINT.search(text):
-      self._joined.append(text)
-    if self._patterns:
-      self._patterns = {name for name in self._patterns if _PATTERNS[name].fullmatch(text)}
-    for mark in self._num_split:
-      if mark in text and mark in text.strip(mark):
-        self._num_split[mark] += 1
-
-  def _add_bits(self, cell: object) -> None:
-    if self._rows_of_bits is None:
-      return
-    row = tuple(_bits(cell))
-    if len(row) < 2 or any(len(other) != len(row) for other in self._rows_of_bits):
-      self._rows_of_bits = None
-    elif len(self._rows_of_bits) < 2:
-      self._rows_of_bits.add(row)
+    filled = [
+      cell for cell in cells if not (_is_missing(cell) or (isinstance(cell, str) and not cell.strip()))
+    ]
+    texts = [cell.strip() for cell in filled if _is_plain(cell)]
+    self._cells = filled[:_SAMPLE]
+    self._has_texts, self._has_lists = bool(texts), len(texts) < len(filled)
+    joined = (text for text in texts if len(text) < _SAMPLE and _JOINT.search(text))
+    self._joined = list(islice(joined, _SAMPLE))  # some that hold a separator or several words
+    self._num_split = {  # cells that have each separator between labels
+      mark: sum(mark in text.strip(mark) for text in texts)
+      for mark in (*_SEPARATORS, _ANGLES, " ", separator or " ")
+    }
+    self._patterns = {name for name, pattern in _PATTERNS.items() if all(map(pattern.fullmatch, texts))}
+    self._rows_of_bits = _rows_of_bits(filled)
 
   def samples(self) -> list[set[str]]:
     """Returns the labels of some cells twice: as far as the format is known, and split at spaces."""
@@ -131,8 +113,8 @@ class CellSurvey:
     return samples
 
   def format(self, known: Container[str] = ()) -> CellFormat:
-    """Returns the format of all cells that were added; labels that are known tell what is between."""
-    rows = list(self._rows_of_bits or ())
+    """Returns the format of all cells; labels that are known tell what is between."""
+    rows = self._rows_of_bits
     # Ids do not repeat in a row, and are not in another order in the next.
     if (len(rows) > 1 and not self._given) or any(len(set(row)) < len(row) for row in rows):
       return CellFormat(self._given, len(rows[0]))
@@ -276,3 +258,15 @@ def _bits(cell: object) -> list[int]:
   values = re.split(r"[\s|;,]+", cell.strip()) if _is_plain(cell) else _values(cell) or []
   bits = [bit for value in values if value not in (None, "") and (bit := _bit(value)) is not None]
   return bits if len(bits) == len(values) else []
+
+
+def _rows_of_bits(cells: list[object]) -> list[tuple[int, ...]]:
+  """Returns one or two different rows of 0 and 1, if all cells are such rows of one length; else none."""
+  rows: set[tuple[int, ...]] = set()
+  for cell in cells:
+    row = tuple(_bits(cell))
+    if len(row) < 2 or any(len(other) != len(row) for other in rows):
+      return []
+    if len(rows) < 2:
+      rows.add(row)
+  return list(rows)

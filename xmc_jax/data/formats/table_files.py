@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from xmc_jax.data.formats import arrow, separated, workbooks
+from xmc_jax.data.formats import arrow, separated
 from xmc_jax.data.formats.columns import TableColumns
 from xmc_jax.data.formats.json_records import is_array, items, objects
 from xmc_jax.data.formats.lines import CHUNK_ROWS, PACKED, Lines
@@ -40,7 +40,8 @@ def records(
     case ".txt" if not has_header(path, options):
       yield from _labelled_lines(path, notices, options)
     case ".xlsx":
-      yield from separated.with_names(path, workbooks.rows(path, notices), columns, options, notices, "row")
+      rows = separated.sheet_rows(path, notices)
+      yield from separated.with_names(path, rows, columns, options, notices, "row")
     case _:
       yield from separated.records(path, columns, notices, options, "," if kind == ".csv" else "\t")
 

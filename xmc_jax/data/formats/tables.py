@@ -134,9 +134,10 @@ class _Tables:
 
   def labels(self) -> Iterator[KeyedTexts]:
     """Numbers the labels and yields them; without keys if they are called by their texts."""
-    survey = CellSurvey(self._options.label_separator)
     for split in filter(None, (self._train, self._test)):
-      self._scans[split] = self._scan(split, survey)
+      self._scans[split] = self._scan(split)
+    cells = list(chain.from_iterable(scan.cells for scan in self._scans.values()))
+    survey = CellSurvey(self._options.label_separator, cells)
     self._format = survey.format()
     names = [*chain.from_iterable(scan.class_names.values() for scan in self._scans.values())]
     self._class_names = list(dict.fromkeys(chain.from_iterable(names)))
@@ -157,8 +158,7 @@ class _Tables:
     keys = [*self._keys, *texts[len(self._keys) :]] if self._keys else []
     yield from label_tables.in_chunks(texts, keys)
 
-  def _scan(self, split: SplitFiles, survey: CellSurvey) -> _Scan:
-    """Reads all rows, as the first thousands may be unlike the rest."""
+  def _scan(self, split: SplitFiles) -> _Scan:
     of_train = self._scans[self._train].columns if self._scans else None
     names = find_columns(split, of_train, self._options, self._notices)
     cells: list[object] = []
@@ -170,7 +170,6 @@ class _Tables:
     for place, rows in self._records(split, (*names.texts, *names.labels)):
       for row, record in enumerate(rows):
         cell = cell_of(record, names.labels, place, row)
-        survey.add(cell)
         if isinstance(cell, list):
           cell = [known.setdefault(item, item) if isinstance(item, str) else item for item in cell]
         cells.append(known.setdefault(cell, cell) if isinstance(cell, str) else cell)
