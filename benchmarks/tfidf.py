@@ -31,7 +31,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from xmc_jax import config as configs
 from xmc_jax import data, methods, metrics
 from xmc_jax.cli import error_lines
-from xmc_jax.data.truth import unfiltered
+from xmc_jax.data.dataset import unfiltered
 from xmc_jax.distributed import runtime
 from xmc_jax.retrieval.lexical import largest
 from xmc_jax.retrieval.search import Ranking

@@ -14,7 +14,7 @@ from cases import each_case
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.epochs import num_clusters
 from xmc_jax.batching.prefetch import prefetch
-from xmc_jax.data.truth import unfiltered
+from xmc_jax.data.dataset import unfiltered
 from xmc_jax.types import BatchSpec
 
 N, L, B = 50, 37, 16

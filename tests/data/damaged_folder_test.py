@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 
 import numpy as np
@@ -41,42 +42,26 @@ def rewrite(folder, name, content):
   (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-MANIFESTS = {
-  "nested": ("[" * 100_000, "expected JSON"),
-  "too long": (" " * (1 << 24) + "{}", "expected JSON"),
-  "not UTF-8": (b'{"format": "\xff"}', "expected JSON"),
-}
-ENTRIES = {
-  "no files": ("files", None),
-  "files no mapping": ("files", ["labels.texts.npy"]),
-  "no size": ("files", {"labels.texts.npy": {"sha256": ""}}),
-  "huge size": ("files", {"labels.texts.npy": {"size": 10**4000, "sha256": ""}}),
-  "a file elsewhere": ("files", {"../raw/Y.txt": {"size": 1, "sha256": ""}}),
-  "a long name": ("files", {"x" * 5000: {"size": 1, "sha256": ""}}),
-  "no counts": ("counts", {}),
-  "counts no numbers": (
-    "counts",
-    {"train": {}, "test": {}, "labels": {}, "graphs": {"kind": {"texts": "many"}}},
-  ),
-  "notices no list": ("notices", "none"),
-  "sources without names": ("sources", [{"size": 1}]),
-  "tokenizer a text": ("tokenizer", "bert"),
-  "name a number": ("name", 7),
-}
+ENTRIES = [
+  ("files", None),
+  ("files", ["labels.texts.npy"]),
+  ("files", {"../raw/Y.txt": {"size": 1, "sha256": ""}}),
+  ("notices", "none"),
+  ("tokenizer", "bert"),
+  ("name", 7),
+]
 
 
-@pytest.mark.parametrize("case", MANIFESTS)
-def test_manifest_that_cannot_be_read(case, folder):
-  content, match = MANIFESTS[case]
+@pytest.mark.parametrize("content", ["[" * 100_000, b'{"format": "\xff"}'], ids=["nested", "not UTF-8"])
+def test_manifest_that_cannot_be_read(content, folder):
   samples.write(folder / "manifest.json", content)
-  refused(folder, rf"manifest\.json: {match}")
+  refused(folder, r"manifest\.json: expected JSON")
   (folder / "labels.texts.npy").unlink()
   assert not is_prepared(folder)
 
 
-@pytest.mark.parametrize("case", ENTRIES)
-def test_manifest_with_a_damaged_entry(case, folder, whole):
-  key, value = ENTRIES[case]
+@pytest.mark.parametrize(("key", "value"), ENTRIES)
+def test_manifest_with_a_damaged_entry(key, value, folder, whole):
   manifest = json.loads((folder / "manifest.json").read_bytes())
   (folder / "manifest.json").write_text(json.dumps({**manifest, key: value}))
   refused(folder, rf"manifest\.json: the entry '{key}' is damaged")
@@ -105,40 +90,32 @@ def test_npy_with_a_damaged_header(header, folder):
   refused(folder, r"train\.truth\.values\.npy: expected a whole \.npy file")
 
 
+SHAPE = "expected one dimension of type uint8, found uint8 of shape (3, 3)"
+GROW = "expected offsets that grow from 0 to"
+
+
 @pytest.mark.parametrize(
-  ("name", "array", "match"),
+  ("name", "array", "said"),
   [
-    (
-      "labels.texts",
-      np.zeros((3, 3), np.uint8),
-      r"expected one dimension of type uint8, found uint8 of shape \(3, 3\)",
-    ),
+    ("labels.texts", np.zeros((3, 3), np.uint8), SHAPE),
     ("labels.texts", np.zeros(30, ">i4"), "expected one dimension of type uint8, found >i4"),
-    ("labels.tokens", np.zeros(30, np.int64), "expected one dimension of type uint16 or int32, found int64"),
-    ("labels.texts_offsets", np.zeros(0, np.int64), "expected offsets that grow from 0 to 30"),
-    ("labels.texts_offsets", np.array([0, 5, 99, 7, 19, 27]), "expected offsets that grow"),
-    ("labels.texts_offsets", np.array([1, 5, 9, 27]), "expected offsets that grow"),
-    (
-      "test.truth.columns",
-      np.zeros(1, np.int32),
-      "expected offsets that grow from 0 to 1, the length of test.truth",
-    ),
+    ("labels.tokens", np.zeros(30, np.int64), "one dimension of type uint16 or int32, found int64"),
+    ("labels.texts_offsets", np.zeros(0, np.int64), f"{GROW} 30"),
+    ("labels.texts_offsets", np.array([0, 5, 99, 7, 19, 27]), GROW),
+    ("labels.texts_offsets", np.array([1, 5, 9, 27]), GROW),
+    ("test.truth.columns", np.zeros(1, np.int32), f"{GROW} 1, the length of test.truth"),
     (
       "test.truth.values",
       np.zeros(1, np.float32),
-      "expected test.truth to have 3 rows with as many values as columns",
+      "test.truth to have 3 rows with as many values as columns",
     ),
     ("train.filter.columns_offsets", np.array([0, 2]), "expected train.filter to have 5 rows"),
-    (
-      "graph.kind.label_edges.columns_offsets",
-      np.array([0, 3]),
-      "expected graph.kind.label_edges to have 5 rows",
-    ),
+    ("graph.kind.label_edges.columns_offsets", np.array([0, 3]), "graph.kind.label_edges to have 5 rows"),
   ],
 )
-def test_npy_of_another_content(name, array, match, folder):
+def test_npy_of_another_content(name, array, said, folder):
   rewrite(folder, f"{name}.npy", npy(array))
-  refused(folder, match)
+  refused(folder, re.escape(said))
 
 
 def test_fewer_token_rows_than_texts(folder):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax.data.truth import unfiltered
+from xmc_jax.data.dataset import unfiltered
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components.pool_losses import pool_loss
 from xmc_jax.runs import ranking

@@ -23,9 +23,8 @@ from xmc_jax.data.tokens import TokenTable, encode_texts
 from xmc_jax.data.vocabulary import add_prompt, load_tokenizer, special_ids, train_tokenizer
 
 if TYPE_CHECKING:
-  from xmc_jax.data.added_labels import with_labels
+  from xmc_jax.data.added import with_labels, with_test_rows
   from xmc_jax.data.in_memory import write
-  from xmc_jax.data.other_rows import with_test_rows
 
 __all__ = [
   "LAYOUTS",
@@ -57,7 +56,7 @@ __all__ = [
 ]
 
 # Loads these files only when they are used, as they import SciPy, which takes time.
-_WITH_SCIPY = {"with_labels": "added_labels", "with_test_rows": "other_rows", "write": "in_memory"}
+_WITH_SCIPY = {"with_labels": "added", "with_test_rows": "added", "write": "in_memory"}
 
 
 def __getattr__(name: str) -> object:

@@ -12,7 +12,6 @@ from xmc_jax.data.cache import TOKENIZER, why_damaged
 from xmc_jax.data.manifest import read_manifest
 from xmc_jax.data.texts import Texts
 from xmc_jax.data.tokens import TokenTable
-from xmc_jax.data.truth import unfiltered
 from xmc_jax.data.vocabulary import load_tokenizer
 from xmc_jax.errors import ConfigError, DataError
 
@@ -109,6 +108,19 @@ class Truth(NamedTuple):
 
   train: "sp.csr_matrix"
   test: "sp.csr_matrix"
+
+
+def unfiltered(truth: "sp.csr_matrix", filter_pairs: "sp.csr_matrix") -> "sp.csr_matrix":
+  """Returns CSR `[N, L]`, true labels without the filter pairs: those to learn, and those that are hits.
+
+  Args:
+    truth: CSR `[N, L]` relevance of each true label.
+    filter_pairs: CSR `[N, L]` bool.
+  """
+  left = truth - truth.multiply(filter_pairs)
+  left.eliminate_zeros()
+  left.sort_indices()
+  return left.tocsr()
 
 
 class Dataset:

@@ -3,8 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import NoneType
-from typing import Any
 
 from xmc_jax.data.formats.source import Options, excerpt
 from xmc_jax.data.formats.table_files import TABBED, has_header, suffix
@@ -44,21 +42,17 @@ _ONLY_IF_ANY = {
   "zeros",
   "filter_duplicates",
 }
-# The types of all manifest entries but format and version: [T] is a list of T, {str: T} maps names to T.
-_COUNTS = {str: int}
-_CONTENT = {
+# Entries of a manifest, besides format and version, and their types.
+_REQUIRED = {
   "name": str,
   "layout": str,
   "options": dict,
-  "tokenizer": ({"name": str, "sha256": str, "max_length": int, "dtype": str}, NoneType),
-  "sources": [{"name": str, "size": int, "sha256": str, "mtime_ns": (int, NoneType)}],
-  "counts": {"train": _COUNTS, "test": _COUNTS, "labels": _COUNTS, "graphs": {str: _COUNTS}},
-  "notices": [str],
-  "read_by": ({str: str}, NoneType),  # None in folders of earlier versions
-  "files": {str: {"size": int, "sha256": str}},
+  "sources": list,
+  "counts": dict,
+  "notices": list,
+  "files": dict,
 }
-_LARGEST = 1 << 24  # bytes
-_LONGEST_NAME = 255
+_OPTIONAL = ("tokenizer", "read_by")  # dict, or None
 
 
 def is_prepared(folder: Path) -> bool:
@@ -66,17 +60,9 @@ def is_prepared(folder: Path) -> bool:
   if (folder / "labels.texts.npy").is_file():
     return True
   try:
-    return _parsed(folder / FILE_NAME).get("format") == FORMAT
+    return json.loads((folder / FILE_NAME).read_bytes()).get("format") == FORMAT
   except (OSError, ValueError, RecursionError, AttributeError):
     return False
-
-
-def _parsed(path: Path) -> Any:
-  with open(path, "rb") as file:
-    content = file.read(_LARGEST + 1)
-  if len(content) > _LARGEST:
-    raise ValueError
-  return json.loads(content)
 
 
 def read_manifest(folder: str | Path) -> dict:
@@ -87,7 +73,7 @@ def read_manifest(folder: str | Path) -> dict:
   """
   path = Path(folder) / FILE_NAME
   try:
-    manifest = _parsed(path)
+    manifest = json.loads(path.read_bytes())
   except FileNotFoundError:
     raise DataError(f"{folder}: not a prepared folder ({FILE_NAME} is missing)") from None
   except OSError as error:
@@ -99,12 +85,12 @@ def read_manifest(folder: str | Path) -> dict:
   if manifest.get("version") != VERSION:
     found = excerpt(manifest.get("version"))
     raise DataError(f"{path}: expected format version {VERSION}, found {found}; prepare the data again")
-  for key, content in _CONTENT.items():
-    if not _is_made_of(content, manifest.get(key)):
+  for key, kind in [*_REQUIRED.items(), *((key, dict | None) for key in _OPTIONAL)]:
+    if not isinstance(manifest.get(key), kind):
       raise DataError(f"{path}: the entry {key!r} is damaged; prepare the data again")
   # A name must be a file of this folder. A damaged manifest might contain a path.
-  for key, names in (("files", manifest["files"]), ("counts", manifest["counts"]["graphs"])):
-    if any("/" in name or len(name) > _LONGEST_NAME for name in names):
+  for key, names in (("files", manifest["files"]), ("counts", manifest["counts"].get("graphs", ()))):
+    if any("/" in name for name in names):
       raise DataError(f"{path}: the entry {key!r} is damaged; prepare the data again")
   return manifest
 
@@ -118,20 +104,6 @@ def options_for(manifest: dict, path: Path, given: Mapping[str, str] | None = No
   if suffix(path) not in TABBED:
     guessed = {**guessed, "quoting": own.quoting}
   return own._replace(**{**guessed, **(given or {})})
-
-
-def _is_made_of(content: Any, value: object) -> bool:
-  """Returns whether a value has the type `content`, in the notation of _CONTENT."""
-  match content:
-    case tuple():
-      return any(_is_made_of(one, value) for one in content)
-    case [one]:
-      return isinstance(value, list) and all(_is_made_of(one, item) for item in value)
-    case dict() if str in content:
-      return isinstance(value, dict) and all(_is_made_of(content[str], item) for item in value.values())
-    case dict():
-      return isinstance(value, dict) and all(_is_made_of(one, value.get(key)) for key, one in content.items())
-  return type(value) is content and not (isinstance(value, int) and abs(value) >= 2**63)
 
 
 def write_manifest(folder: Path, manifest: dict) -> None:

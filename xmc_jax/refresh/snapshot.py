@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax.batching.graph_anchors import GraphEdges, graph_of
-from xmc_jax.data.truth import unfiltered
+from xmc_jax.data.dataset import unfiltered
 from xmc_jax.distributed import split_table
 from xmc_jax.distributed.split_table import AnyTable, Table
 from xmc_jax.types import PyTree
