@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
-import pytest
 import sample_folders as samples
 from cases import each_case
+from sample_folders import refused
 
 from tests.data.data_layouts_test import rows_of
 from xmc_jax import data
-from xmc_jax.errors import DataError
 
 
 def saved(folder: Path, points=(("apple", [0]), ("pear", [1, 0])), **files) -> Path:
@@ -29,12 +28,6 @@ def saved(folder: Path, points=(("apple", [0]), ("pear", [1, 0])), **files) -> P
 
 def features(**columns) -> dict:
   return {"features": columns}
-
-
-def refused(path: Path, said: str, **options) -> None:
-  with pytest.raises(DataError, match=said) as caught:
-    data.prepare(path, path.parent / "out", **options)
-  assert "\n" not in str(caught.value) and not (path.parent / "out").exists()
 
 
 def test_a_folder_without_label_file_has_the_classes_as_labels(tmp_path):
@@ -62,7 +55,7 @@ def test_other_splits_are_left_out_and_named(tmp_path):
   samples.write(folder / "dataset_dict.json", json.dumps({"splits": ["train", "test", "extra"]}))
   assert data.load(folder).manifest["notices"][0] == "not read: split 'extra'"
   samples.write(folder / "dataset_dict.json", json.dumps({"splits": ["validation"]}))
-  refused(folder, r"dataset_dict\.json: expected a split 'train', found .*'validation'.*/SPLIT$")
+  refused(folder, "dataset_dict.json: expected a split 'train', found ", "'validation'", "/SPLIT")
 
 
 def test_a_split_to_validate_on_is_held_out(tmp_path):
@@ -110,8 +103,8 @@ def test_one_class_a_row_and_rows_without_a_known_one(tmp_path):
   samples.arrow_stream(folder / "data-00000-of-00001.arrow", table.to_batches())
   found = data.load(folder, test_fraction=0)
   assert rows_of(found.train.truth) == [[1], [], []] and list(found.train.texts) == ["a", "", "c"]
-  assert found.manifest["notices"][-1] == (
-    "rows whose label is -1, for unknown, count as rows without labels: 1"
+  assert (
+    found.manifest["notices"][-1] == "rows whose label is -1, for unknown, count as rows without labels: 1"
   )
 
 
@@ -179,47 +172,48 @@ def shards(folder: Path, *names: str) -> Path:
   return folder
 
 
+TWO_SETS = "belong to two sets of shards; remove one"
+
+
 @each_case(
   ("names", "said"),
   [
-    (
-      ["train-00000-of-00003.csv", "train-00002-of-00003.csv"],
-      r"set: expected 3 shards, such as train-00001-of-00003\.csv, found 2$",
-    ),
-    (["train-00000-of-00001.csv", "train-00001-of-00001.csv"], "expected 1 shards, .* found 2$"),
-    (["train-00000-of-00001.csv", "train-00000-of-00002.csv"], "belong to two sets of shards; remove one"),
-    (["train-00000-of-00002.csv", "train-00001-of-00002.tsv"], "belong to two sets of shards; remove one"),
-    (
-      ["train-00000-of-00001.csv", "train-00000-of-00001-0123456789abcdef.csv"],
-      "two files are shard 0 of train; remove one",
-    ),
-    (["train.csv", "train-00000-of-00001.csv"], "train.csv and train-00000-of-00001.csv are the same split"),
+    ("0-of-00003.csv 2-of-00003.csv", "set: expected 3 shards, such as train-00001-of-00003.csv, found 2"),
+    ("0-of-00001.csv 1-of-00001.csv", "set: expected 1 shards, "),
+    ("0-of-00001.csv 0-of-00002.csv", TWO_SETS),
+    ("0-of-00002.csv 1-of-00002.tsv", TWO_SETS),
+    ("0-of-00001.csv 0-of-00001-0123456789abcdef.csv", "two files are shard 0 of train; remove one"),
   ],
 )
 def test_shards_that_do_not_fit(names, said, tmp_path):
-  refused(shards(tmp_path / "set", *names), said)
+  refused(shards(tmp_path / "set", *(f"train-0000{name}" for name in names.split())), said)
+
+
+def test_a_table_and_shards_of_one_split(tmp_path):
+  folder = shards(tmp_path / "set", "train.csv", "train-00000-of-00001.csv")
+  refused(folder, "train.csv and train-00000-of-00001.csv are the same split")
 
 
 def test_a_shard_with_other_columns(tmp_path):
   folder = shards(tmp_path / "set", "train-00000-of-00002.csv", "train-00001-of-00002.csv")
   samples.write(folder / "train-00001-of-00002.csv", "title,labels\na,x\n")
-  refused(folder, r"train-00001-of-00002\.csv: expected a column 'text', as in train-00000.* \(columns: 'ti")
+  refused(folder, "train-00001-of-00002.csv: expected a column 'text', as in train-00000", " (columns: 'ti")
+
+
+NAMES = "state.json: expected names without folders in '_data_files', found"
 
 
 @each_case(
   ("files", "said"),
   [
-    ({"state": "{"}, r"state\.json: expected one JSON object, as `datasets` writes it$"),
-    ({"state": "[" * 5000}, r"state\.json: expected one JSON object"),
-    ({"dataset_info": "[]"}, r"dataset_info\.json: expected one JSON object"),
-    ({"state": {}}, r"state\.json: expected names without folders in '_data_files', found 'None'"),
-    ({"state": {"_data_files": []}}, r"state\.json: expected at least one file in '_data_files'"),
-    ({"state": {"_data_files": [{"filename": "gone.arrow"}]}}, r"gone\.arrow: is missing beside state"),
-    (
-      {"state": {"_data_files": [{"filename": "state.json"}]}},
-      r"expected files that end in \.arrow, found 's",
-    ),
-    ({"state": {"_indices_data_files": [1]}}, r"rows are chosen by an index; save again after flatten_ind"),
+    ({"state": "{"}, "state.json: expected one JSON object, as `datasets` writes it"),
+    ({"state": "[" * 5000}, "state.json: expected one JSON object"),
+    ({"dataset_info": "[]"}, "dataset_info.json: expected one JSON object"),
+    ({"state": {}}, f"{NAMES} 'None'"),
+    ({"state": {"_data_files": []}}, "state.json: expected at least one file in '_data_files'"),
+    ({"state": {"_data_files": [{"filename": "gone.arrow"}]}}, "gone.arrow: is missing beside state"),
+    ({"state": {"_data_files": [{"filename": "state.json"}]}}, "expected files that end in .arrow, found 's"),
+    ({"state": {"_indices_data_files": [1]}}, "rows are chosen by an index; save again after flatten_ind"),
   ],
 )
 def test_refusals_of_json_files(files, said, tmp_path):
@@ -230,19 +224,19 @@ def test_refusals_of_json_files(files, said, tmp_path):
 def test_names_do_not_lead_out_of_the_folder(name, tmp_path):
   folder = saved(tmp_path / "set", state={"_data_files": [{"filename": name}]})
   samples.write(tmp_path / "x.arrow", (folder / "data-00000-of-00001.arrow").read_bytes())
-  refused(folder, r"state\.json: expected names without folders in '_data_files', found")
+  refused(folder, NAMES)
   samples.write(tmp_path / "sets" / "dataset_dict.json", json.dumps({"splits": ["train", name]}))
-  refused(tmp_path / "sets", r"dataset_dict\.json: expected names without folders in 'splits', found")
+  refused(tmp_path / "sets", "dataset_dict.json: expected names without folders in 'splits', found")
 
 
 @each_case(
   ("change", "said"),
   [
-    (lambda content: content[:-1], r"arrow: expected the mark that ends an Arrow stream \(a truncated dow"),
-    (lambda content: b"", r"arrow: expected the mark that ends an Arrow stream"),
-    (lambda content: content[-8:], r"arrow: expected an Arrow stream \("),
-    (lambda content: content[:-100] + content[-8:], r"arrow, after row 0: expected more Arrow data \("),
-    (lambda content: content.replace(b"apple", b"\xff" * 5), "after row 0: expected more Arrow data .*UTF8"),
+    (lambda content: content[:-1], ": expected the mark that ends an Arrow stream (a truncated download?)"),
+    (lambda content: b"", ": expected the mark that ends an Arrow stream"),
+    (lambda content: content[-8:], ": expected an Arrow stream ("),
+    (lambda content: content[:-100] + content[-8:], ", after row 0: expected more Arrow data ("),
+    (lambda content: content.replace(b"apple", b"\xff" * 5), ", after row 0: expected more Arrow data ("),
   ],
 )
 def test_damaged_streams(change, said, tmp_path):
@@ -251,13 +245,16 @@ def test_damaged_streams(change, said, tmp_path):
   refused(tmp_path / "set", said)
 
 
+OTHER = "expected texts, numbers or lists of them in column 'label', found"
+
+
 @each_case(
   ("label", "said"),
   [
-    (pa.array([[7]]), r"arrow, row 1: expected a class in \[0, 5\), or -1 for none, found '7'"),
-    (pa.array([{"a": 1}]), r"expected texts, numbers or lists of them in column 'label', found 'struct<a"),
-    (pa.array([[[1]]]), r"expected texts, numbers or lists of them in column 'label', found 'list<"),
-    (pa.array([b"x"]), r"expected texts, numbers or lists of them in column 'label', found 'binary'"),
+    (pa.array([[7]]), "arrow, row 1: expected a class in [0, 5), or -1 for none, found '7'"),
+    (pa.array([{"a": 1}]), f"{OTHER} 'struct<a"),
+    (pa.array([[[1]]]), f"{OTHER} 'list<"),
+    (pa.array([b"x"]), f"{OTHER} 'binary'"),
   ],
 )
 def test_columns_of_other_types(label, said, tmp_path):
