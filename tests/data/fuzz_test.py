@@ -15,7 +15,7 @@ from hypothesis import given
 from xmc_jax import data
 from xmc_jax.data.formats import filters_and_graphs
 from xmc_jax.data.formats.label_cells import CellFormat
-from xmc_jax.data.formats.lines import keyed_text_chunks
+from xmc_jax.data.formats.lines import text_lines
 from xmc_jax.data.formats.matrices import parse_pairs
 from xmc_jax.data.formats.source import Place
 from xmc_jax.errors import DataError
@@ -123,7 +123,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size
 def test_texts_behind_ids_survive(tmp_path_factory, texts, mark):
   rows = samples.lines(f"{at}{mark}{text}" for at, text in enumerate(texts))
   path = samples.write(tmp_path_factory.mktemp("keyed") / "Yf.txt", rows)
-  (chunk,) = keyed_text_chunks(path, [])
+  (chunk,) = text_lines(path, [])
   assert chunk.texts == texts and chunk.keys == [str(at) for at in range(len(texts))]
 
 

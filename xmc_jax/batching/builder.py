@@ -13,8 +13,8 @@ from xmc_jax.batching.epochs import epoch_shape
 from xmc_jax.batching.graph_anchors import AnchorSampler, GraphEdges, is_of_labels
 from xmc_jax.batching.label_pools import Pool, in_columns, label_frequency, label_table, make_pool
 from xmc_jax.batching.positives import choose_widths, expected_in_pool
-from xmc_jax.data.tokens import TokenTable
 from xmc_jax.data.dataset import unfiltered
+from xmc_jax.data.tokens import TokenTable
 from xmc_jax.types import CLUSTERS, KEPT, Batch, BatchSpec, SampledAnchors, Tokens
 
 _ORDER, _SAMPLE, _ANCHOR = 0, 1, 2  # separate random streams of one seed

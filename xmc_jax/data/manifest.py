@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import UnionType
 
 from xmc_jax.data.formats.source import Options, excerpt
 from xmc_jax.data.formats.table_files import TABBED, has_header, suffix
@@ -32,27 +33,15 @@ _ROWS = {
   "label_edges": "edges to labels",
 }
 # These rows are shown only if a count is not 0.
-_ONLY_IF_ANY = {
-  "empty_texts",
-  "repeated_texts",
-  "in_train",
-  "unknown",
-  "validation",
-  "duplicates",
-  "zeros",
-  "filter_duplicates",
+_ONLY_IF_ANY = {"empty_texts", "repeated_texts", "in_train", "unknown", "validation"}
+_ONLY_IF_ANY |= {"duplicates", "zeros", "filter_duplicates"}
+# Entries of a manifest, besides format and version, by their types.
+_ENTRIES: dict[type | UnionType, tuple[str, ...]] = {
+  str: ("name", "layout"),
+  list: ("sources", "notices"),
+  dict: ("options", "counts", "files"),
+  dict | None: ("tokenizer", "read_by"),
 }
-# Entries of a manifest, besides format and version, and their types.
-_REQUIRED = {
-  "name": str,
-  "layout": str,
-  "options": dict,
-  "sources": list,
-  "counts": dict,
-  "notices": list,
-  "files": dict,
-}
-_OPTIONAL = ("tokenizer", "read_by")  # dict, or None
 
 
 def is_prepared(folder: Path) -> bool:
@@ -85,9 +74,9 @@ def read_manifest(folder: str | Path) -> dict:
   if manifest.get("version") != VERSION:
     found = excerpt(manifest.get("version"))
     raise DataError(f"{path}: expected format version {VERSION}, found {found}; prepare the data again")
-  for key, kind in [*_REQUIRED.items(), *((key, dict | None) for key in _OPTIONAL)]:
-    if not isinstance(manifest.get(key), kind):
-      raise DataError(f"{path}: the entry {key!r} is damaged; prepare the data again")
+  for kind, keys in _ENTRIES.items():
+    if wrong := [key for key in keys if not isinstance(manifest.get(key), kind)]:
+      raise DataError(f"{path}: the entry {wrong[0]!r} is damaged; prepare the data again")
   # A name must be a file of this folder. A damaged manifest might contain a path.
   for key, names in (("files", manifest["files"]), ("counts", manifest["counts"].get("graphs", ()))):
     if any("/" in name for name in names):

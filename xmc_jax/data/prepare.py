@@ -14,9 +14,8 @@ import numpy as np
 from xmc_jax.data import cache, formats
 from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile
 from xmc_jax.data.formats.filters_and_graphs import filter_of
-from xmc_jax.data.formats.lines import PACKED
+from xmc_jax.data.formats.lines import PACKED, text_lines
 from xmc_jax.data.formats.matrices import cleaned, matrix_chunks
-from xmc_jax.data.formats.paired import text_lines
 from xmc_jax.data.formats.source import GraphFiles, Options, Source, hashes_of
 from xmc_jax.data.manifest import read_manifest, write_manifest
 from xmc_jax.data.texts import utf8, well_formed
@@ -93,7 +92,7 @@ def prepare(
         with cache.built_beside(folder) as beside:
           atomic.check_room(folder, _likely_bytes(source.files), "the prepared data")
           sources = cache.fingerprints(source.files, root)
-          _fill(beside, source, encoder, progress or _silent, {**identity, "sources": sources})
+          _fill(beside, source, encoder, progress or (lambda *_: None), {**identity, "sources": sources})
   return Prepared(folder, read_manifest(folder), why)
 
 
@@ -138,10 +137,6 @@ def _likely_bytes(files: Sequence[Path]) -> float:
     (3.0 if file.suffix in (*PACKED, ".npz", ".parquet", ".xlsx") else 1.0) * file.stat().st_size
     for file in files
   )
-
-
-def _silent(stage: str, done: int, total: int | None) -> None:
-  pass
 
 
 def _tokenizer_entry(encoder: Encoder, name: str) -> dict:
@@ -273,7 +268,7 @@ class _Builder:
 
   def _write_graph(self, graph: GraphFiles, num_rows: int, num_labels: int) -> Counter[str]:
     stage, name = f"graph {graph.name}", f"graph.{graph.name}"
-    lines = text_lines(graph.anchors, self._source.options, self._source.notices)
+    lines = text_lines(graph.anchors, self._source.notices, self._source.options)
     counts = self._write_texts(stage, f"{name}.anchors", (chunk.texts for chunk in lines))
     num_anchors = counts["texts"]
     if not num_anchors:

@@ -176,15 +176,17 @@ def text_chunks(path: Path, notices: list[str], options: Options = DEFAULTS) -> 
       yield texts
 
 
-def keyed_text_chunks(path: Path, notices: list[str], options: Options = DEFAULTS) -> Iterator[KeyedTexts]:
-  """Yields lines of "id->text", "id<tab>text" or, without keys, bare text; the first line decides which.
+def text_lines(path: Path, notices: list[str], options: Options = DEFAULTS) -> Iterator[KeyedTexts]:
+  """Yields the texts of a file with one text per line.
 
-  In files called `*.raw.txt` a tab is part of the text.
+  In `Yf.txt`, `*_map.txt` and `*.raw.txt` a line may be "id->text" or, except in the last, "id<tab>text"; the
+  first line decides.
   """
   mark, marks = None, ("->",) if ".raw." in path.name else ("->", "\t")
+  may_have_ids = path.name.startswith("Yf.") or "_map." in path.name or ".raw." in path.name
   with Lines(path, notices, options) as lines:
     for first, texts in lines.chunks():
-      if first == 1:
+      if first == 1 and may_have_ids:
         mark = next((mark for mark in marks if mark in texts[0]), None)
       if mark is None:
         yield KeyedTexts(texts)

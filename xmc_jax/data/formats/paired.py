@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xmc_jax.data.formats import label_tables
-from xmc_jax.data.formats.lines import anywhere, find, keyed_text_chunks, need, text_chunks
+from xmc_jax.data.formats.lines import anywhere, find, need, text_lines
 from xmc_jax.data.formats.matrices import points
 from xmc_jax.data.formats.source import KeyedTexts, Options
 from xmc_jax.data.formats.table_files import SUFFIXES, suffix
@@ -58,7 +58,7 @@ def recognise(names: Names, folder: Path, options: Options, notices: list[str]) 
   labels = _label_file(names, folder, first, options)
 
   def read(split: str, num_labels: int) -> Iterator:
-    chunks = (lines.texts for lines in text_lines(texts[split], options, notices))
+    chunks = (lines.texts for lines in text_lines(texts[split], notices, options))
     return points(chunks, texts[split], targets[split], num_labels, notices)
 
   return {
@@ -81,11 +81,4 @@ def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedT
   """Yields the labels in the order of the matrices' columns, from a file of texts or a table."""
   if suffix(path) in SUFFIXES:
     return label_tables.chunks(path, options, notices)
-  return text_lines(path, options, notices)
-
-
-def text_lines(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedTexts]:
-  """Yields the lines of a file; `Yf.txt`, `*_map.txt` and `*.raw.txt` may have an id before each text."""
-  if path.name.startswith("Yf.") or "_map." in path.name or ".raw." in path.name:
-    return keyed_text_chunks(path, notices, options)
-  return map(KeyedTexts, text_chunks(path, notices, options))
+  return text_lines(path, notices, options)
