@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _MODULES = ("errors", "types")  # what a new method or a caller needs of those that are no subpackages
+_NAMES_ALONE = {"config", "methods", "models", "plan", "refresh"}  # parts for those who change the library
 
 
 class PublicName(NamedTuple):
@@ -62,6 +63,9 @@ def api_tables(_: list[str]) -> str:
   lines: list[str] = []
   for part in parts():
     lines += [f"## {written(part)}", "", about(part).partition("\n\n")[0], ""]
+    if part in _NAMES_ALONE:
+      lines += [", ".join(f"[`{one.written}`](../{one.file})" for one in public_names(part)), ""]
+      continue
     for one in public_names(part):
       sentence = re.split(r"(?<=\.) (?=[A-Z'])", one.summary)[0]
       lines.append(f"- [`{one.written}`](../{one.file}): {sentence}")

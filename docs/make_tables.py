@@ -137,13 +137,18 @@ def parts_table(names: list[str]) -> str:
     names: a part, and metrics.
   """
   part, *metrics = names
-  lines = [f"| set | | {' | '.join(metrics)} |", "|---" * (len(metrics) + 2) + "|"]
-  for path in sorted((_DOCS / "results" / "hybrid_parts").glob(f"*_{part}.json")):
-    found = json.loads(path.read_text())
-    for row, score in found["rows"].items():
-      cells = [f"{100 * score[metric]:.1f}" if metric in score else "" for metric in metrics]
-      lines.append(f"| {found['set']} | {row} | {' | '.join(cells)} |")
-  return "\n".join(lines) + "\n" if len(lines) > 2 else "Nothing has been run yet.\n"
+  paths = sorted((_DOCS / "results" / "hybrid_parts").glob(f"*_{part}.json"))
+  if not paths:
+    return "Nothing has been run yet.\n"
+  found = {kept["set"]: kept["rows"] for kept in (json.loads(path.read_text()) for path in paths)}
+  names = [name.removeprefix("LF-").partition("-")[0] for name in found]
+  columns = ["", *(f"{name} {metric}" for name in names for metric in metrics)]
+  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  for row in dict.fromkeys(row for rows in found.values() for row in rows):
+    scores = [rows.get(row, {}).get(metric) for rows in found.values() for metric in metrics]
+    cells = ["" if score is None else f"{100 * score:.1f}" for score in scores]
+    lines.append(f"| {row} | {' | '.join(cells)} |")
+  return "\n".join(lines) + "\n"
 
 
 def _mean(row: dict, what: str, metric: str) -> float:
