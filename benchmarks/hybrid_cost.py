@@ -22,8 +22,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from benchmarks.children import machine
+from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
-from xmc_jax.retrieval.sources import Corpus, Queries, Retriever, unit_rows
+from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
 from xmc_jax.storage import atomic
 
 _DOCS = pathlib.Path(__file__).parents[1] / "docs"

@@ -16,9 +16,9 @@ import numpy as np
 
 from xmc_jax import sanitize
 from xmc_jax.errors import DataError
+from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval import Index
 from xmc_jax.retrieval.search import with_bias_column
-from xmc_jax.retrieval.sources import unit_rows
 from xmc_jax.storage import atomic, run_folder
 
 VECTORS, TEXTS, FAISS, BOTH = "labels.npy", "labels.jsonl", "labels.faiss", "both.faiss"

@@ -18,7 +18,7 @@ from xmc_jax.methods.components import embedding, pool, pool_losses, refreshes
 from xmc_jax.methods.components.pool_losses import mean_over_rows, pool_loss
 from xmc_jax.models import normalize
 from xmc_jax.models.layers import dropout
-from xmc_jax.refresh.label_centroids import normalize_rows
+from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.types import DatasetInfo, Method, PyTree
 
 SETTINGS = declare(
@@ -56,7 +56,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
       )
     vectors = np.zeros((num_rows, encoder.width), np.float32)
     vectors[: info.num_labels] = split_table.whole(source.labels)
-    normalize_rows(vectors)
+    unit_rows(vectors, in_place=True)
     encoder_params = {name: source.params[name] for name in models.PARAMETERS if name in source.params}
     return {TABLE: vectors}, {"encoder": encoder_params, _LABELS: vectors}
 

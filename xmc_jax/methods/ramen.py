@@ -21,7 +21,7 @@ from xmc_jax.console import Progress
 from xmc_jax.distributed import split_table
 from xmc_jax.methods import ance, dexml, ngame
 from xmc_jax.methods.components import graph_regularizer
-from xmc_jax.refresh.label_centroids import normalize_rows
+from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.types import KEPT, Array, DatasetInfo, Method, Refresh
 
 _BASES = {"ngame": ngame, "ance": ance, "dexml": dexml}
@@ -97,8 +97,8 @@ def _kept(side: str, config: ml_collections.ConfigDict, snapshot: refresh.Snapsh
   rows = snapshot.labels if is_of_labels(side) else snapshot.queries
   anchors = snapshot.anchors(side)
   if not config.encoder.normalize:
-    rows = split_table.map_rows(rows, lambda vectors: normalize_rows(vectors.copy()))
-    anchors = normalize_rows(anchors.copy())
+    rows = split_table.map_rows(rows, unit_rows)
+    anchors = unit_rows(anchors)
   with contextlib.closing(Progress(f"pruning {side}", edges.nnz, unit="edge")) as bar:
     return refresh.kept_edges(
       edges,

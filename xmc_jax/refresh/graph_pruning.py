@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from xmc_jax.distributed import split_table
 from xmc_jax.distributed.split_table import SplitTable, Table
-from xmc_jax.refresh.label_centroids import normalize_rows
+from xmc_jax.ops.unit_rows import unit_rows
 
 _CHUNK = 1 << 13  # edges that a core scores at a time
 
@@ -76,7 +76,7 @@ def _judged(
     owners = np.searchsorted(ends, places, side="right")
     both: Iterable[np.ndarray] = rows[owners], anchors[edges.indices[places]]
     if means:
-      both = (normalize_rows(vectors - mean) for vectors, mean in zip(both, means))
+      both = (unit_rows(vectors - mean, in_place=True) for vectors, mean in zip(both, means))
     kept[places] = np.einsum("ed,ed->e", *both) > threshold
     return int(places[-1]) + 1
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xmc_jax.refresh.unit_rows import unit
+from xmc_jax.models import normalize
 from xmc_jax.types import Array
 
 _STARTS = 6  # pairs of vectors that the search for a group's halves starts from; the best result wins
@@ -130,7 +130,7 @@ def _lloyd(rows: Array, where: Array, direction: Array, num_iterations: int) -> 
     first = _weighted_sum(rows, keys >= threshold)  # includes all ties; padding is zero
     second = total - first
     similarity = jnp.linalg.norm(first, axis=1) + jnp.linalg.norm(second, axis=1)
-    direction = jnp.where(rising[:, None], unit(first) - unit(second), direction)
+    direction = jnp.where(rising[:, None], normalize(first) - normalize(second), direction)
     similarity = jnp.where(rising, similarity, last)
     return i + 1, direction, similarity, rising & (similarity - last > TOLERANCE * count)
 

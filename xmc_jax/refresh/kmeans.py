@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xmc_jax.refresh.unit_rows import finite_matrix, shuffled, unit, unit_rows
+from xmc_jax.models import normalize
+from xmc_jax.refresh.unit_rows import finite_matrix, shuffled, unit_rows
 from xmc_jax.types import Array
 
 _SCORE_BYTES = 1 << 26  # bytes of cosines that are computed at a time
@@ -69,7 +70,7 @@ def _kmeans(rows: Array, seeds: Array, num_iterations: Array) -> Array:
     farthest = jax.lax.top_k(-cosines, num_clusters)[1]
     restarts = rows[farthest[jnp.maximum(jnp.cumsum(empty) - 1, 0)]]
     sums = jax.ops.segment_sum(rows, clusters, num_clusters)
-    centroids = jnp.where(empty[:, None], restarts, unit(sums))
+    centroids = jnp.where(empty[:, None], restarts, normalize(sums))
     return i + 1, centroids, clusters, jnp.any(clusters != last)
 
   start = jnp.int32(0), rows[seeds], jnp.full(num_rows, -1, jnp.int32), jnp.bool_(True)

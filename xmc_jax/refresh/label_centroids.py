@@ -58,9 +58,3 @@ def _split_centroids(points: SplitTable, has_label: sp.csr_matrix, texts: Callab
     embedded = texts()
     centroids[without] = (embedded.own if isinstance(embedded, SplitTable) else embedded[kept])[without]
   return SplitTable(centroids, split_table.row_starts(num_labels))
-
-
-def normalize_rows(vectors: np.ndarray) -> np.ndarray:
-  """Scales rows `[n, D]` to length 1, in place; zero rows stay zero."""
-  vectors /= np.maximum(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)), 1e-12)[:, None]
-  return vectors

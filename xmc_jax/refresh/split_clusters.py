@@ -14,8 +14,9 @@ import numpy as np
 
 from xmc_jax.distributed import runtime, split_table
 from xmc_jax.distributed.split_table import SplitTable
+from xmc_jax.models import normalize
 from xmc_jax.refresh import halving
-from xmc_jax.refresh.unit_rows import shuffled, unit, unit_rows
+from xmc_jax.refresh.unit_rows import shuffled, unit_rows
 from xmc_jax.types import Array
 
 _GROUPS = 4  # for each process, at least, where their number does not divide them
@@ -119,7 +120,7 @@ def _lloyd(
     first = summed(np.asarray(keys >= threshold) & where)
     second = total - first
     similarity = np.linalg.norm(first, axis=1) + np.linalg.norm(second, axis=1)
-    found = jnp.where(rising[:, None], unit(first) - unit(second), direction)
+    found = jnp.where(rising[:, None], normalize(first) - normalize(second), direction)
     direction = runtime.from_main_process(found)
     rising = rising & (similarity - last > halving.TOLERANCE * count)
     rising = np.asarray(runtime.from_main_process(rising))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xmc_jax.distributed import runtime
+from xmc_jax.models import normalize
 from xmc_jax.types import Array
 
 
@@ -13,16 +14,7 @@ def unit_rows(vectors: Array, order: Array) -> Array:
   """Returns the vectors `[N, D]` in `order`, as float32 scaled to length 1; zero vectors stay zero."""
   rows = jnp.take(vectors, order, axis=0, mode="clip").astype(jnp.float32)
   largest = jnp.max(jnp.abs(rows), axis=1, keepdims=True, initial=0)
-  return unit(rows / _or_one(largest))  # so that squares neither overflow nor underflow
-
-
-def unit(rows: Array) -> Array:
-  """Scales rows `[..., D]` to length 1; zero rows stay zero."""
-  return rows / _or_one(jnp.sqrt(jnp.sum(rows * rows, axis=-1, keepdims=True)))
-
-
-def _or_one(lengths: Array) -> Array:
-  return jnp.where(lengths > 0, lengths, 1)
+  return normalize(rows / jnp.where(largest > 0, largest, 1))  # squares neither overflow nor underflow
 
 
 def shuffled(count: int, key: Array) -> np.ndarray:

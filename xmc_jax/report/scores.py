@@ -12,9 +12,9 @@ import scipy.sparse as sp
 
 from xmc_jax import config as configs
 from xmc_jax.metrics.hits import Hits
+from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval.fusion import Tree
 from xmc_jax.retrieval.search import Ranking, with_bias_column
-from xmc_jax.retrieval.sources import unit_rows
 from xmc_jax.runs import label_frequency
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from jax.sharding import Mesh
 
 from xmc_jax import config as configs
+from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
 from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
@@ -282,9 +283,3 @@ def _finite(vectors: np.ndarray) -> np.ndarray:
   with np.errstate(invalid="ignore"):
     usable = np.isfinite(vectors.sum(axis=1, dtype=np.float64))
   return vectors if usable.all() else np.where(usable[:, None], vectors, np.zeros((), vectors.dtype))
-
-
-def unit_rows(vectors: np.ndarray) -> np.ndarray:
-  """Scales vectors `[n, D]` to length 1, as float32; zero vectors stay zero."""
-  lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-  return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32, copy=False)

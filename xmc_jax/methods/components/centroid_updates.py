@@ -6,6 +6,7 @@ without points to learn from gets its text's embedding. Exact centroids are such
 again before each epoch (ours). docs/formulas.md, "PRIME".
 """
 
+import functools
 from collections.abc import Iterator, Mapping
 
 import jax
@@ -22,7 +23,7 @@ from xmc_jax.distributed.split_table import Table
 from xmc_jax.methods.components import triplet_pairs
 from xmc_jax.methods.components.pool_losses import sampled_positives
 from xmc_jax.ops import lazy_adam
-from xmc_jax.refresh.label_centroids import normalize_rows
+from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.types import EXTRA_STATE, Array, Batch, DatasetInfo, PyTree, Refresh, RowUpdate
 
 NAME = "centroids"
@@ -78,7 +79,9 @@ def refreshes(settings: ml_collections.ConfigDict) -> Mapping[str, Refresh]:
     if not exact and jnp.any(snapshot.extra_state[NAME]):  # copied from the run that this one started from
       return None
     means = _means(snapshot)
-    return means if exact or settings.leave_batch_out else split_table.map_rows(means, normalize_rows)
+    if exact or settings.leave_batch_out:
+      return means
+    return split_table.map_rows(means, functools.partial(unit_rows, in_place=True))
 
   return {NAME: Refresh(every_epochs=1.0 if exact else 0.0, compute=compute, target=EXTRA_STATE)}
 
