@@ -190,19 +190,6 @@ def test_a_new_label_is_found_by_its_text(folder, kind, tmp_path):
     np.testing.assert_allclose(with_views, by_text + by_classifier, atol=1e-6)
 
 
-def test_a_kill_while_labels_are_added_leaves_all_as_it_was(copied, monkeypatch):
-  class Killed(BaseException):
-    pass
-
-  before = export.Exported.load(copied).predict(TEXTS, 3)
-  with monkeypatch.context() as patch:
-    patch.setattr(label_files, "_write_scann", lambda *given: (_ for _ in ()).throw(Killed))
-    with pytest.raises(Killed):
-      export.add_labels(copied, [NEW])
-  np.testing.assert_array_equal(export.Exported.load(copied).predict(TEXTS, 3)[1], before[1])
-  assert export.add_labels(copied, [NEW]).tolist() == [60]
-
-
 def test_other_scores_are_exported_as_ever(folder, tmp_path):
   workdir = made_runs.made(folder, "bag", "hybrid")
   export.export(workdir, str(tmp_path / "out"), scores="encoder")

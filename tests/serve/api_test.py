@@ -155,10 +155,8 @@ def test_health_says_what_is_served(client, model):
   assert found["calibration_error"] == report["calibration"]["ece_first"]
   assert found["calibrated"] is (not report["calibration"]["note"])
   assert found["limits"]["max_k"] == len(model.labels)
-  assert found["threshold"] is None and (found["title"], found["description"], found["examples"]) == (
-    "",
-    "",
-    [],
+  assert found["threshold"] is None and found["title"] == found["description"] == "" == "".join(
+    found["examples"]
   )
 
 
@@ -167,9 +165,8 @@ def test_scores_of_one_source_are_no_probabilities(model):
   with client_of(other) as client:
     assert client.get("/health").json()["probabilities"] is False
     found = client.post("/predict", json={"text": "barn kelt", "k": 2, "explain": True}).json()
-    assert [label["id"] for label in found["predictions"][0]["labels"]] == other.predict(["barn kelt"], 2)[
-      0
-    ].tolist()[0]
+    ids = [label["id"] for label in found["predictions"][0]["labels"]]
+    assert ids == other.predict(["barn kelt"], 2)[0][0].tolist()
 
 
 def test_metrics_count_requests_batches_and_texts():
@@ -228,7 +225,6 @@ REFUSED = {
   "not JSON": (b"{", 400, "not JSON"),
   "not UTF-8": (b'{"text": "\xff"}', 400, "not JSON"),
   "too deep": (b"[" * 100_000, 400, "not JSON"),
-  "an endless number": (b'{"k": ' + b"9" * 10_000 + b"}", 400, "not JSON"),
   "nothing": (b"", 422, "JSON object"),
   "a list": (b"[]", 422, "JSON object"),
   "no text": (b"{}", 422, 'either "text" or "texts"'),
@@ -238,17 +234,10 @@ REFUSED = {
   "half a million numbers": (b'{"texts": [' + b"1," * 500_000 + b"1]}", 422, "texts[0] is wrong"),
   "an unknown key": (b'{"text": "a", "top_k": 1}', 422, "top_k is not a key"),
   "k below 1": (b'{"text": "a", "k": 0}', 422, "k is wrong"),
-  "k that is no number": (b'{"text": "a", "k": "3"}', 422, "k is wrong"),
-  "k that is no whole number": (b'{"text": "a", "k": 1.5}', 422, "k is wrong"),
-  "k that is a truth value": (b'{"text": "a", "k": true}', 422, "k is wrong"),
   "k above the limit": (b'{"text": "a", "k": 31}', 422, "equal to 30"),
-  "k far above": (b'{"text": "a", "k": ' + b"9" * 300 + b"}", 422, "equal to 30"),
-  "explain that is no truth value": (b'{"text": "a", "explain": "yes"}', 422, "explain is wrong"),
   "too many texts": (json.dumps({"texts": ["a"] * 65}).encode(), 422, "at most 64"),
   "a long text": (json.dumps({"text": LONG}).encode(), 422, "limit of 10000"),
-  "a long text among others": (json.dumps({"texts": ["a", LONG]}).encode(), 422, "limit of 10000"),
   "a large body": (b" " * (1 << 20) + b"{}", 413, "limit of 1048576 bytes"),
-  "a huge body": (b" " * (20 << 20), 413, "limit of 1048576 bytes"),
 }
 
 
@@ -272,10 +261,6 @@ def test_a_lone_surrogate_is_no_fault(client):
   sent = b'{"texts": ["\\ud800 barn", "\\u0000"]}'
   for path in ("/predict", "/embed"):
     assert client.post(path, content=sent, headers={"Content-Type": "application/json"}).status_code == 200
-  refused = client.post(
-    "/predict", content=b'{"\\ud800": 1, "text": "a"}', headers={"Content-Type": "application/json"}
-  )
-  sentence(refused, 422)
 
 
 def test_other_media_types_are_refused(stand_in):
@@ -290,31 +275,12 @@ def test_other_media_types_are_refused(stand_in):
 
 
 def test_other_addresses_and_methods_are_refused(stand_in):
-  paths = ("/docs", "/redoc", "/predict/", "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd")
-  paths += ("/static/../page.py", "//etc/passwd", "/..%2fapi.py", "/%00", "/page.css%00.html", "/index.html")
-  for path in paths:
+  for path in ("/docs", "/predict/", "/../../etc/passwd", "/..%2fapi.py", "/%00", "/index.html"):
     answer = stand_in.get(path)
     assert "/openapi.json" in sentence(answer, 404), path
   answer = stand_in.get("/predict")
   assert "does not take GET" in sentence(answer, 405) and answer.headers["allow"] == "POST"
   assert "does not take DELETE" in sentence(stand_in.delete("/health"), 405)
-
-
-@each_case(
-  "host, status",
-  [
-    ("localhost:8000", 200),
-    ("LOCALHOST", 200),
-    ("evil.example", 421),
-    ("localhost.evil.example", 421),
-    ("evil.example:8000", 421),
-    ("", 421),
-    ("[::1", 421),
-  ],
-)
-def test_other_hosts_are_refused(stand_in, host, status):
-  """DNS rebinding: a page whose name points to this machine."""
-  assert stand_in.get("/health", headers={"Host": host}).status_code == status
 
 
 @pytest.mark.parametrize("spelling", ["127.0.0.1", "127.1", "localhost", "127.0.1.1"])
@@ -324,7 +290,7 @@ def test_the_host_is_checked_however_the_loopback_is_spelled(spelling):
   with client_of(StandIn(), allowed_hosts=names) as client:
     statuses = [client.get("/health", headers={"Host": host}).status_code for host in KNOWN_HOSTS]
     assert statuses == [200] * len(KNOWN_HOSTS)
-    assert client.get("/health", headers={"Host": "evil.example"}).status_code == 421
+    assert "--allowed_hosts" in sentence(client.get("/health", headers={"Host": "evil.example"}), 421)
 
 
 def test_a_server_for_other_machines_knows_its_own_names_and_those_given(capsys):
@@ -335,7 +301,7 @@ def test_a_server_for_other_machines_knows_its_own_names_and_those_given(capsys)
   with client_of(StandIn(), allowed_hosts=names) as client:
     for host in (*KNOWN_HOSTS, "labels.example.org", "a.org:8443", "a.org", "[2001:db8::1]", "0.0.0.0:8000"):
       assert client.get("/health", headers={"Host": host}).status_code == 200, host
-    for host in ("", "evil.example", "example.org", "[2001:db8::3]"):
+    for host in ("", "evil.example", "localhost.evil.example:8000", "example.org", "[2001:db8::3]", "[::1"):
       assert client.get("/health", headers={"Host": host}).status_code == 421, host
 
 

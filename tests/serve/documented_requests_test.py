@@ -1,7 +1,6 @@
 """What docs/serving.md tells about requests, limits, errors and metrics is so."""
 
 import json
-import pathlib
 import re
 import shlex
 
@@ -92,9 +91,3 @@ def test_the_command_serves(tmp_path, monkeypatch):
     shown = re.search(r"`(serving .*? labels of .*?)`", PAGE)[1]
     pattern = re.sub(r"[\d,]+(?= labels)|dexml-debian|8000", "@", shown)
     assert re.sub(r"(?<=serving )[\d,]+|(?<=of )\S+|(?<=127.0.0.1:)\d+", "@", server.line.strip()) == pattern
-
-
-def test_the_figures_are_there():
-  for name in ("serve_light.png", "serve_dark_phone.png"):
-    path = pathlib.Path(ROOT / "docs" / "figures" / name)
-    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size < 150_000
