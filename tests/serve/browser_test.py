@@ -221,13 +221,8 @@ def test_a_threshold_and_a_copy(page, model):
 
 
 def test_words_of_ones_own(browser, workdir):
-  words = [
-    "--title=Which <b>shelf</b>?",
-    "--description=Paste an abstract.",
-    "--example=barn kelt",
-    "--example=x",
-  ]
-  with running(workdir, "--threshold=0.995", *words) as server:
+  words = ["--title=Which <b>shelf</b>?", "--description=Paste an abstract.", "--threshold=0.995"]
+  with running(workdir, *words, "--example=barn kelt", "--example=x") as server:
     page = Page(browser, server.port).open()
     assert page.run("return document.title") == "Which <b>shelf</b>?" == page.texts("h1")[0]
     assert page.texts("#about")[0].startswith("Paste an abstract.")  # then how far off probabilities were

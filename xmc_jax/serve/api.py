@@ -71,17 +71,17 @@ def build(
   api.state.worker, api.state.name = worker, name
   _add_model_routes(api, worker, k, threshold)
   _add_health(api, worker, k, threshold, page_text)
-  metrics = api.state.metrics = Metrics(lambda: worker.num_waiting)
-  worker.on_batch = metrics.batch
+  counts = api.state.metrics = Metrics(lambda: worker.num_waiting)
+  worker.on_batch = counts.batch
 
   @api.get(
     "/metrics",
     response_class=Response,
     responses={200: {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}, 421: _WITH_BODY[421]},
   )
-  async def in_text() -> Response:
+  async def metrics() -> Response:
     """Gives the server's metrics in Prometheus's text format."""
-    return Response(metrics.in_text(), headers={"Content-Type": CONTENT_TYPE})
+    return Response(counts.in_text(), headers={"Content-Type": CONTENT_TYPE})
 
   for path, file in page.FILES.items():
     _add_file(api, path, pathlib.Path(page.__file__).with_name(file))
@@ -89,7 +89,7 @@ def build(
   api.add_middleware(
     Guard,
     max_body_bytes=limits.max_body_bytes,
-    metrics=metrics,
+    metrics=counts,
     routes=routes,
     allowed_hosts=host_names(allowed_hosts),
   )

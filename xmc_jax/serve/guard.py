@@ -101,11 +101,11 @@ def host_names(entries: Sequence[str]) -> list[str]:
   """
   names = []
   for entry in entries:
-    found = re.fullmatch(r"(\[[\da-f:.]+\]|[\w.-]+)(:\d+)?", entry.strip().lower())
-    if not found:
+    match = re.fullmatch(r"(\[[\da-f:.]+\]|[\w.-]+)(:\d+)?", entry.strip().lower())
+    if not match:
       raise UserError(
         f"allowed_hosts: {entry!r} is no name of a host; give names without http:// and path, such as "
         "labels.example.org or [2001:db8::1]"
       )
-    names.append(found[1])
+    names.append(match[1])
   return names
