@@ -117,14 +117,6 @@ def test_anchors_without_links(tmp_path):
   refused(tmp_path, "odd_anchors.txt: odd_trn_X_Y.txt or odd_lbl_X_Y.txt, its links, are missing")
 
 
-def test_excerpts_are_short(tmp_path):
-  folder = samples.raw_json(tmp_path)
-  samples.write(folder / "trn.json", "x" * 10_000)
-  with pytest.raises(DataError) as caught:
-    data.prepare(folder, tmp_path / "out")
-  assert len(str(caught.value)) < len(str(folder)) + 150
-
-
 def npz_of(**changes) -> bytes:
   """A CSR of 3 rows and 5 labels, as save_npz writes it, but for these members."""
   matrix = scipy.sparse.csr_matrix(np.eye(3, 5, dtype=np.float32))

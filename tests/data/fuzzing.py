@@ -138,7 +138,7 @@ class Outcome(NamedTuple):
   """What became of a case.
 
   Attributes:
-    layout: the layout, 'prepared' for a prepared folder; with .gz where all is packed.
+    layout: the layout; with .gz where all is packed.
     name: the file that was damaged.
     how: what was done to it.
     kind: 'loaded', 'refused', or 'failed'.
@@ -190,21 +190,17 @@ class Cases:
       if layout == "huggingface":  # which `datasets` never packs
         continue
       self._files[f"{layout} .gz"] = {f"{name}.gz": gzip.compress(content) for name, content in plain.items()}
-    raw = samples.index(folder / "raw")
-    prepared = data.prepare(raw, folder / "prepared", tokenizer=self._tokenizer).folder
-    self._raw, self._prepared = raw, _files_of(prepared)
-    shutil.rmtree(prepared)
 
   def run(self, number: int) -> Outcome:
     """Runs one case; the same number and seed give the same case."""
     rng = random.Random(f"{self._seed} {number}")
     place = self._folder / "case"
     try:
-      return self._of_prepared(place, rng) if rng.random() < 0.2 else self._of_raw(place, rng)
+      return self._run(place, rng)
     finally:
       shutil.rmtree(place, ignore_errors=True)
 
-  def _of_raw(self, place: Path, rng: random.Random) -> Outcome:
+  def _run(self, place: Path, rng: random.Random) -> Outcome:
     layout = rng.choice(list(self._files))
     files = dict(self._files[layout])
     name = rng.choice(sorted(files))
@@ -233,28 +229,6 @@ class Cases:
         in_pieces += f" in small pieces ({said_of_pieces})"
         kind, said = "failed", f"{kind} ({said}), but {in_pieces}; {counts}"
     return Outcome(layout, name, how, kind, said)
-
-  def _of_prepared(self, place: Path, rng: random.Random) -> Outcome:
-    files = dict(self._prepared)
-    name = rng.choice([name for name in files if name != "manifest.json"])
-    before = len(files[name])
-    files[name], how = _damaged(name, files[name], rng)
-    if rng.random() < 0.8:
-      # As if it had been written so: otherwise its size alone gives it away.
-      old, new = (f'"{name}": {{\n   "size": {size},'.encode() for size in (before, len(files[name])))
-      assert old in files["manifest.json"]
-      files["manifest.json"] = files["manifest.json"].replace(old, new)
-    (place / "out").mkdir(parents=True)
-    for other, content in files.items():
-      (place / "out" / other).write_bytes(content)
-
-    def work():
-      dataset = data.load_prepared(place / "out")
-      data.summary(dataset.manifest), dataset.graphs, list(dataset.labels.texts)[:2]
-
-    if rng.random() < 0.3:
-      work = lambda: data.prepare(self._raw, place / "out", tokenizer=self._tokenizer)
-    return Outcome("prepared", name, how, *_judged(work, place))
 
 
 def _look_at_all(dataset) -> None:

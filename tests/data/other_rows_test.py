@@ -18,8 +18,13 @@ def known(tmp_path_factory):
   folder = tmp_path_factory.mktemp("known")
   samples.write(folder / "train.csv", "text,labels\nmy dog,p\nthe zoo,a;d\n")
   samples.write(folder / "labels.csv", "id,title\np,poodle\nd,dogs\na,animals\n")
-  tokenizer = data.train_tokenizer(["my dog the zoo"], 100)
-  return data.load(folder, tokenizer=tokenizer, max_length=8, test_fraction=0, cache_dir=folder / "cache")
+  return loaded(folder)
+
+
+def loaded(folder):
+  """A training table of some words, read with a tokenizer of its own."""
+  words = data.train_tokenizer(["t"], 100)
+  return data.load(folder, tokenizer=words, max_length=8, test_fraction=0, cache_dir=folder / "cache")
 
 
 def rows_from(known, path):
@@ -48,8 +53,7 @@ def test_numbers_are_rows_only_if_the_runs_own_are(tmp_path, cells, keys):
   samples.table(tmp_path / "train.csv", [{"text": "t", "labels": cells}])
   rows = [{**({"id": name} if keys else {}), "text": name} for name in ("0a" if keys else "bac")]
   samples.table(tmp_path / "labels.csv", rows)
-  tokenizer = data.train_tokenizer(["t"], 100)
-  own = data.load(tmp_path, tokenizer=tokenizer, max_length=8, test_fraction=0, cache_dir=tmp_path / "cache")
+  own = loaded(tmp_path)
   path = samples.write(tmp_path / "new" / "new.jsonl", '{"text": "x", "labels": [1]}\n')
   if cells == "0 2":
     assert rows_of(rows_from(own, path)[0].test.truth) == [[1]]
@@ -71,8 +75,7 @@ def test_cells_mean_the_labels_that_they_mean_in_training(tmp_path, labels, cell
   samples.write(tmp_path / "labels.csv", labels)
   for name, rows in (("train.csv", cells), ("new/new.csv", new)):
     samples.table(tmp_path / name, [{"text": f"t{at}", "labels": cell} for at, cell in enumerate(rows)])
-  tokenizer = data.train_tokenizer(["t"], 100)
-  own = data.load(tmp_path, tokenizer=tokenizer, max_length=8, test_fraction=0, cache_dir=tmp_path / "cache")
+  own = loaded(tmp_path)
   found, notes = rows_from(own, tmp_path / "new" / "new.csv")
   assert rows_of(found.test.truth) == truth and not any("to split at" in note for note in notes)
 
@@ -80,8 +83,7 @@ def test_cells_mean_the_labels_that_they_mean_in_training(tmp_path, labels, cell
 def test_texts_of_several_labels_are_said(tmp_path):
   samples.write(tmp_path / "train.csv", "text,labels\nt,p;q\n")
   samples.write(tmp_path / "labels.csv", "id,title\np,bank\nq,bank\nr,tree\n")
-  tokenizer = data.train_tokenizer(["t"], 100)
-  own = data.load(tmp_path, tokenizer=tokenizer, max_length=8, test_fraction=0, cache_dir=tmp_path / "cache")
+  own = loaded(tmp_path)
   path = samples.write(tmp_path / "new" / "new.csv", "text,labels\nx,bank\ny,tree;bank\n")
   note = "new.csv: texts of several labels: 1, such as 'bank'; uses: 2; in cells, they mean the first"
   assert note in rows_from(own, path)[1]

@@ -73,11 +73,15 @@ def table(path: Path, rows: list[dict]) -> Path:
       book.active.append(row)
     book.save(path)
     return path
+  return write(path, separated_text(rows, "\t" if path.suffix == ".tsv" else ","))
+
+
+def separated_text(rows: list[dict], mark: str) -> str:
   text = io.StringIO()
-  writer = csv.DictWriter(text, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+  writer = csv.DictWriter(text, list(rows[0]), delimiter=mark)
   writer.writeheader()
   writer.writerows(rows)
-  return write(path, text.getvalue())
+  return text.getvalue()
 
 
 def index_text(rows, num_columns: int) -> str:
@@ -127,32 +131,36 @@ def index(folder: Path, end: str = "") -> Path:
   return folder
 
 
-def index_maps(folder: Path, end: str = "") -> Path:
-  index(folder)
-  for old, new in (("trn_X", "train_map"), ("tst_X", "test_map"), ("Y", "label_map")):
+def _renamed(folder: Path, end: str, names: dict[str, str], line: str) -> Path:
+  """Gives files of texts other names, and each of their lines a form with its number."""
+  for old, new in names.items():
     texts = (folder / f"{old}.txt").read_text().split("\n")[:-1]
     (folder / f"{old}.txt").unlink()
-    write(folder / f"{new}.txt{end}", lines(f"B{at}\t{text}" for at, text in enumerate(texts)))
+    write(folder / f"{new}.txt{end}", lines(line.format(at, text) for at, text in enumerate(texts)))
   return folder
+
+
+def index_maps(folder: Path, end: str = "") -> Path:
+  return _renamed(
+    index(folder), end, {"trn_X": "train_map", "tst_X": "test_map", "Y": "label_map"}, "B{}\t{}"
+  )
 
 
 def index_raw(folder: Path, end: str = "") -> Path:
   """Writes the files of OAK and MOGIC: an id before each text, also of anchors; PRIME's labels have none."""
-  index(folder)
-  names = ("trn_X", "train"), ("tst_X", "test"), ("kind_anchors", "kind")
-  for old, new in (*names, ("Y", "lbl")):
-    texts = (folder / f"{old}.txt").read_text().split("\n")[:-1]
-    (folder / f"{old}.txt").unlink()
-    rows = texts if new == "lbl" else [f"B{at}->{text}" for at, text in enumerate(texts)]
-    write(folder / f"raw_data/{new}.raw.txt{end}", lines(rows))
-  return folder
+  names = {"trn_X": "train", "tst_X": "test", "kind_anchors": "kind"}
+  names = {old: f"raw_data/{new}.raw" for old, new in names.items()}
+  _renamed(index(folder), end, names, "B{}->{}")
+  return _renamed(folder, end, {"Y": "raw_data/lbl.raw"}, "{1}")
 
 
-def pecos(folder: Path, end: str = "") -> Path:
+def pecos(
+  folder: Path, end: str = "", texts: str = "X.{}", labels: str = "output-items", line: str = "{1}"
+) -> Path:
   for name, points in (("trn", TRAIN), ("tst", TEST)):
-    write(folder / f"X.{name}.txt{end}", lines(text for text, _ in points))
+    write(folder / f"{texts.format(name)}.txt{end}", lines(text for text, _ in points))
     npz(folder / f"Y.{name}.npz", [ids for _, ids in points], len(LABELS))
-  write(folder / f"output-items.txt{end}", lines(LABELS))
+  write(folder / f"{labels}.txt{end}", lines(line.format(at, text) for at, text in enumerate(LABELS)))
   add_filters(folder)
   write(folder / "kind.raw.txt", lines(ANCHORS))
   npz(folder / "kind_trn_X_Y.npz", QUERY_EDGES, 3)
@@ -161,13 +169,7 @@ def pecos(folder: Path, end: str = "") -> Path:
 
 
 def dexml(folder: Path, end: str = "") -> Path:
-  for name, points in (("trn", TRAIN), ("tst", TEST)):
-    write(folder / f"raw/{name}_X.txt{end}", lines(text for text, _ in points))
-    npz(folder / f"Y.{name}.npz", [ids for _, ids in points], len(LABELS))
-  write(folder / f"raw/Yf.txt{end}", lines(f"{at}->{text}" for at, text in enumerate(LABELS)))
-  add_filters(folder)
-  add_graph(folder)
-  return folder
+  return pecos(folder, end, "raw/{}_X", "raw/Yf", "{}->{}")
 
 
 def jsonl(folder: Path, end: str = "") -> Path:
@@ -179,25 +181,17 @@ def jsonl(folder: Path, end: str = "") -> Path:
 
 def separated(folder: Path, kind: str, end: str = "") -> Path:
   for name, points in (("train", TRAIN), ("test", TEST)):
-    path = write(folder / f"{name}.{kind}", "")
-    with open(path, "w", newline="") as file:
-      writer = csv.writer(file, delimiter="\t" if kind == "tsv" else ",")
-      writer.writerow(["id", "Title", "tags"])
-      writer.writerows([at, text, "|".join(map(str, ids))] for at, (text, ids) in enumerate(points))
-    if end:
-      write(folder / f"{name}.{kind}{end}", path.read_bytes())
-      path.unlink()
+    rows = [
+      {"id": at, "Title": text, "tags": "|".join(map(str, ids))} for at, (text, ids) in enumerate(points)
+    ]
+    write(folder / f"{name}.{kind}{end}", separated_text(rows, "\t" if kind == "tsv" else ","))
   return _with_label_file(folder)
 
 
 def parquet(folder: Path, end: str = "") -> Path:
-  import pyarrow
-  import pyarrow.parquet
-
   folder.mkdir(parents=True, exist_ok=True)
   for name, points in (("trn", TRAIN), ("tst", TEST)):
-    table = pyarrow.table({"query": [text for text, _ in points], "label": [ids for _, ids in points]})
-    pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
+    table(folder / f"{name}.parquet", [{"query": text, "label": ids} for text, ids in points])
   return _with_label_file(folder)
 
 
