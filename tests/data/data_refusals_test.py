@@ -188,14 +188,6 @@ def test_parquet_in_damaged_gzip(tmp_path):
   refused(folder, "trn.parquet.gz: expected a parquet file")
 
 
-def test_lists_just_too_deep_to_be_shown(tmp_path):
-  """Somewhere near Python's limit JSON can still be read, and its refusal cannot show it."""
-  folder = samples.raw_json(tmp_path)
-  for depth in range(800, 1000):
-    samples.write(folder / "trn.json", '{"title": ' + "[" * depth + "]" * depth + "}\n")
-    refused(folder, "trn.json, line 1: expected ")
-
-
 @each_case(
   ("name", "text", "said"),
   [

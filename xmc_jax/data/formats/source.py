@@ -146,20 +146,13 @@ def excerpt(found: object) -> str:
   """Returns a short quoted excerpt of a value, for an error message."""
   if isinstance(found, bytes):  # a line may be long, and a letter has at most four bytes
     found = found[: 4 * EXCERPT_LENGTH + 4].decode("utf-8", "replace")
-  text = found if isinstance(found, str) else _shown(found)
+  text = found if isinstance(found, str) else repr(found)
   return repr(text if len(text) <= EXCERPT_LENGTH else text[:EXCERPT_LENGTH] + "...")
 
 
 def some_of(names: list[str]) -> str:
   """Returns the first of these names, for an error message."""
   return ", ".join([*names[:4], *["..."] * (len(names) > 4)])
-
-
-def _shown(value: object) -> str:
-  try:
-    return repr(value)
-  except RecursionError:  # some nested lists can be parsed, but are too deep for repr
-    return f"a {type(value).__name__}, nested deeply"
 
 
 def one_line(error: Exception) -> str:

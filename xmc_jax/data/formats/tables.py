@@ -136,8 +136,8 @@ class _Tables:
     """Numbers the labels and yields them; without keys if they are called by their texts."""
     for split in filter(None, (self._train, self._test)):
       self._scans[split] = self._scan(split)
-    cells = list(chain.from_iterable(scan.cells for scan in self._scans.values()))
-    survey = CellSurvey(self._options.label_separator, cells)
+    cells = chain.from_iterable(scan.cells for scan in self._scans.values())
+    survey = CellSurvey(self._options.label_separator, list(cells))
     self._format = survey.format()
     names = [*chain.from_iterable(scan.class_names.values() for scan in self._scans.values())]
     self._class_names = list(dict.fromkeys(chain.from_iterable(names)))
