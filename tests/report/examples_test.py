@@ -27,37 +27,30 @@ IDS = np.array([[1, 0, 2], [1, 0, 2], [0, 1, 2], [3, 4, 5], [2, 0, 1], [0, 2, 1]
 SCORES = np.where(IDS >= 0, np.array([3.0, 2.0, 0.5]), -np.inf).astype(np.float32)
 RANKING = Ranking(IDS, SCORES)
 HITS = find_hits(IDS, as_truth(TRUTH))
-OUTCOME = examples.outcome(RANKING, HITS, np.diff(TRUTH.indptr))
 
 
-class _ByNumber:
+def _nearness(one, other):
   """Labels are as near as their numbers."""
-
-  def nearness(self, one, other):
-    return -np.abs(one - other).astype(float)
-
-
-def test_outcomes():
-  assert OUTCOME.best.tolist() == [0, 1, 3, 3, 0, 2, 3]
-  assert OUTCOME.all_first.tolist() == [True, False, False, False, False, False, False]
-
-
-def test_near_pairs_are_of_wrong_first_labels_alone():
-  rows, first, true = examples.near_pairs(RANKING, OUTCOME, TRUTH)
-  assert sorted(zip(rows.tolist(), first.tolist(), true.tolist())) == [(1, 1, 0), (2, 0, 5), (5, 0, 1)]
+  return -np.abs(one - other).astype(float)
 
 
 def test_each_point_is_shown_once_in_its_kind():
-  near = examples.near_pairs(RANKING, OUTCOME, TRUTH)
-  chosen = examples.choose(RANKING, OUTCOME, near, _ByNumber())
+  asked = []
+
+  def nearness(one, other):
+    asked.extend(zip(one.tolist(), other.tolist()))
+    return _nearness(one, other)
+
+  chosen = examples.choose(RANKING, HITS, TRUTH, nearness)
+  assert sorted(asked) == [(0, 1), (0, 5), (1, 0)]  # wrong first labels, and true ones of their points
   assert chosen.right.tolist() == [0] and chosen.missed.tolist() == [6] and not len(chosen.sure)
   assert set(chosen.plausible[:2]) == {1, 5} and chosen.plausible[2] == 2 and chosen.num_compared == 3
 
 
-def test_the_largest_lead_is_first():
-  """Among points whose first label is wrong; those with another first label go before."""
-  near = (np.zeros(0, np.int64),) * 3
-  assert examples.choose(RANKING, OUTCOME, near, None).sure.tolist() == [5, 1]
+def test_the_largest_lead_is_first(monkeypatch):
+  """Of points 1 and 5, which have a true label behind a wrong one."""
+  monkeypatch.setattr(examples, "_CANDIDATES", 0)
+  assert examples.choose(RANKING, HITS, TRUTH, _nearness).sure.tolist() == [5, 1]
 
 
 def test_one_first_label_is_shown_once_where_there_are_others():
@@ -67,12 +60,11 @@ def test_one_first_label_is_shown_once_where_there_are_others():
   assert examples._varied([], ids) == []
 
 
-def test_no_rows_and_no_depth():
+def test_no_rows():
   none = Ranking(np.zeros((0, 3), np.int32), np.zeros((0, 3), np.float32))
   truth = sp.csr_matrix((0, 6), dtype=np.float32)
-  outcome = examples.outcome(none, find_hits(none.ids, as_truth(truth)), np.zeros(0, np.int64))
-  near = examples.near_pairs(none, outcome, truth)
-  assert not any(map(len, examples.choose(none, outcome, near, _ByNumber())[:4]))
+  hits = find_hits(none.ids, as_truth(truth))
+  assert not any(map(len, examples.choose(none, hits, truth, _nearness)[:4]))
 
 
 def test_marks_and_what_is_missing():

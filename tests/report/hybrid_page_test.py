@@ -47,7 +47,7 @@ def test_every_part_is_there(hybrid_run):
 def test_the_section_on_scores_looks_at_no_vectors(hybrid_run, undrawn, monkeypatch):
   """Whatever vectors say, none of their scores is on the page."""
   before = _written(hybrid_run)[1]
-  monkeypatch.setattr(scores.LabelVectors, "of_all", lambda *_: 1 / 0)
+  monkeypatch.setattr(scores, "score_labels", lambda *_: 1 / 0)
   assert _written(hybrid_run)[1] == before
 
 
@@ -147,11 +147,10 @@ def test_a_sample_of_a_ranking_by_loops(hybrid_run):
     made.run, made.params, made.extra_state, "lexical_memory"
   )  # of many texts it finds few labels
   ranking = evaluate.rank_split(made.run, rank, made.queries, test)
-  planned = scores.plan(test.unfiltered_positives)
   hits = find_hits(ranking.ids, as_truth(test.unfiltered_positives))
-  found = scores.sample(planned, ranking, hits, test.unfiltered_positives + test.filter)
+  found = scores.sample(ranking, hits, test.unfiltered_positives, test.filter)
   true, wrong, beaten = [], [], []
-  for row in planned.rows:
+  for row in found.rows:
     ranked = dict(zip(ranking.ids[row].tolist(), ranking.scores[row].tolist()))
     ranked.pop(-1, None)
     known = set(test.unfiltered_positives[row].indices) | set(test.filter[row].indices)
@@ -162,6 +161,6 @@ def test_a_sample_of_a_ranking_by_loops(hybrid_run):
       beaten.append(label in ranked and all(ranked[label] > score for score in others))
   np.testing.assert_array_equal(found.true, np.float32(true))
   np.testing.assert_array_equal(found.best_wrong, np.float32(wrong))
-  assert np.isfinite(found.true).all() and len(found.true) < len(planned.labels)
+  assert np.isfinite(found.true).all() and len(found.true) < test.unfiltered_positives.nnz
   assert found.above_wrong == pytest.approx(np.mean(beaten)) and 0 < found.above_wrong < 1
   assert found.above_random is None and not len(found.random)

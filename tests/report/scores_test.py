@@ -22,11 +22,11 @@ def test_pairs_score_as_they_are_ranked(request, which, kind):
   ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
   rows, ranks = np.nonzero(ranking.ids >= 0)
   ids = ranking.ids[rows, ranks].astype(np.int64)
-  vectors = scores.LabelVectors(made.run, made.params, made.extra_state, kind, ids)
   some, places = np.unique(ids, return_inverse=True)
-  every = vectors.of_all(made.queries, some)
+  every = scores.score_labels(made.run, made.params, made.extra_state, kind, made.queries, some)
   np.testing.assert_allclose(every[rows, places], ranking.scores[rows, ranks], rtol=1e-4, atol=1e-5)
-  np.testing.assert_allclose(vectors.nearness(some, some), 1.0, rtol=1e-5)
+  cosines = scores.label_cosines(made.run, made.params, made.extra_state, some, some[::-1])
+  assert np.all(np.abs(cosines) <= 1 + 1e-5) and np.allclose(cosines, cosines[::-1])
 
 
 def test_embedding_some_labels_is_part_of_embedding_all(plain_run):
@@ -73,15 +73,12 @@ def test_what_a_number_and_a_threshold_keep(are_probabilities):
     by_percent = [100 * ranking.scores >= percent for percent in range(101)]
     f1 = [2 * true[part].sum() / (part.sum() + truth.nnz) for part in by_percent]
     kept += [by_percent[50], by_percent[int(np.argmax(f1))]]
-    assert cuts[-1].rule == f"at least {np.argmax(f1)} %, the best F1" and cuts[-1].f1 == pytest.approx(
-      max(f1)
-    )
-  assert len(cuts) == len(kept)
-  for cut, part in zip(cuts, kept):
+    assert cuts[f"at least {np.argmax(f1)} %, the best F1"][3] == pytest.approx(max(f1))
+  for numbers, part in zip(cuts.values(), kept, strict=True):
     part = part & (ranking.ids >= 0)
-    expected = (part.sum() / 40, true[part].mean(), true[part].sum() / truth.nnz)
-    assert (cut.per_point, cut.precision, cut.recall) == pytest.approx(expected)
-    assert cut.f1 == pytest.approx(2 * expected[1] * expected[2] / (expected[1] + expected[2]))
+    precision, recall = true[part].mean(), true[part].sum() / truth.nnz
+    f1 = 2 * precision * recall / (precision + recall)
+    assert numbers == pytest.approx((part.sum() / 40, precision, recall, f1))
 
 
 def test_many_points_are_sampled(monkeypatch):
@@ -106,25 +103,26 @@ def test_nothing_found_is_no_curve(nothing):
   assert [len(part) for part in scores.precision_recall(ranking, hits, truth.nnz)] == [0, 0]
 
 
-def test_a_plan_is_small_and_has_every_true_label_of_its_points():
+def test_a_sample_is_small_and_has_every_true_label_of_its_points():
   rng = np.random.default_rng(0)
-  truth = sp.random_array((9000, 500), density=0.004, format="csr", rng=rng).astype(np.float32)
-  truth = sp.csr_matrix(truth)
-  planned = scores.plan(truth)
-  assert (
-    len(planned.rows) <= 2000 and 1500 < len(planned.labels) <= 2000 and len(planned.random_labels) == 128
+  truth = sp.csr_matrix(sp.random_array((9000, 500), density=0.004, format="csr", rng=rng).astype(np.float32))
+  ranking = Ranking(np.full((9000, 1), -1), np.full((9000, 1), -np.inf))
+  hits = find_hits(ranking.ids, as_truth(truth))
+  asked = []
+  found = scores.sample(
+    ranking, hits, truth, truth * 0, lambda *pairs: asked.append(pairs) or np.zeros(tuple(map(len, pairs)))
   )
-  assert np.all(np.diff(planned.rows) > 0)
-  chosen = truth[planned.rows]
-  np.testing.assert_array_equal(planned.labels, chosen.indices)
-  np.testing.assert_array_equal(np.bincount(planned.of), np.diff(chosen.indptr))
-  for one, other in zip(planned, scores.plan(truth)):
-    np.testing.assert_array_equal(one, other)
+  ((rows, labels),) = asked
+  assert len(rows) <= 2000 and 1500 < len(found.true) <= 2000 and len(labels) <= 500
+  assert np.all(np.diff(rows) > 0) and len(found.true) == truth[rows].nnz
+  assert set(truth[rows].indices) <= set(labels) and len(found.random) <= 128 * len(rows)
 
 
 def test_one_point_with_more_labels_than_a_sample_has():
-  planned = scores.plan(sp.csr_matrix(np.ones((1, 5000), np.float32)))
-  assert planned.rows.tolist() == [0] and len(planned.labels) == 5000
+  truth = sp.csr_matrix(np.ones((1, 5000), np.float32))
+  ranking = Ranking(np.zeros((1, 1), int), np.ones((1, 1)))
+  found = scores.sample(ranking, find_hits(ranking.ids, as_truth(truth)), truth, truth * 0)
+  assert found.rows.tolist() == [0] and len(found.true) == 1 and found.above_wrong == 1 / 5000
 
 
 def test_a_sample_by_loops(plain_run):
@@ -132,15 +130,12 @@ def test_a_sample_by_loops(plain_run):
   test = made.run.dataset.test
   every = np.column_stack([made.queries, np.ones(len(made.queries), np.float32)])
   every = every @ made.run.embedder.labels(made.params, made.extra_state).T
-  planned = scores.plan(test.unfiltered_positives)
-  vectors = scores.LabelVectors(
-    made.run, made.params, made.extra_state, "fused", np.concatenate([planned.labels, planned.random_labels])
-  )
   hits = find_hits(made.ranking.ids, as_truth(test.unfiltered_positives))
-  known = test.unfiltered_positives + test.filter
-  found = scores.sample(planned, made.ranking, hits, known, vectors, made.queries)
+  found = scores.sample(
+    made.ranking, hits, test.unfiltered_positives, test.filter, lambda rows, labels: every[rows][:, labels]
+  )
   true, wrong, above, beaten = [], [], [], []
-  for row in planned.rows:
+  for row in found.rows:
     known = set(test.unfiltered_positives[row].indices) | set(test.filter[row].indices)
     others = [every[row, label] for label in range(60) if label not in known]
     first = next(
@@ -155,4 +150,4 @@ def test_a_sample_by_loops(plain_run):
   np.testing.assert_allclose(found.best_wrong, wrong, rtol=1e-6)
   assert found.above_random == pytest.approx(np.mean(above), abs=0.01)  # of 60 labels all are drawn
   assert found.above_wrong == pytest.approx(np.mean(beaten), abs=0.02)
-  assert metrics.num_rows_without_labels(test.unfiltered_positives) == len(test) - len(planned.rows)
+  assert metrics.num_rows_without_labels(test.unfiltered_positives) == len(test) - len(found.rows)

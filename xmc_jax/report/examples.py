@@ -1,6 +1,6 @@
 """Chooses and describes example test points: right, wrong, plausible but not labelled, and missed labels."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +8,6 @@ import scipy.sparse as sp
 
 from xmc_jax.data import Dataset
 from xmc_jax.metrics.hits import Hits
-from xmc_jax.report.scores import LabelVectors
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs.evaluate import Why
 
@@ -60,85 +59,58 @@ class Labels(NamedTuple):
   more: int
 
 
-class Outcome(NamedTuple):
-  """Describes how well each point is ranked.
-
-  Attributes:
-    best: `[N]` the rank of the first true label, from 0; the ranking's depth if none is found.
-    counts: `[N]` number of true labels.
-    all_first: `[N]` bool, True if all true labels are ranked before any other.
-  """
-
-  best: np.ndarray
-  counts: np.ndarray
-  all_first: np.ndarray
-
-
-def outcome(ranking: Ranking, hits: Hits, counts: np.ndarray) -> Outcome:
-  """Computes the outcome of a ranking.
-
-  Args:
-    ranking: the ranking of N points.
-    hits: its true pairs.
-    counts: `[N]` number of true labels.
-  """
-  num_rows, depth = ranking.ids.shape
-  best = np.full(num_rows, depth)
-  np.minimum.at(best, hits.rows, hits.ranks)
-  num_first = np.bincount(hits.rows, hits.ranks < counts[hits.rows], minlength=num_rows)
-  return Outcome(best, counts, (counts > 0) & (num_first == counts))
-
-
-def near_pairs(
-  ranking: Ranking, outcome: Outcome, truth: sp.csr_matrix
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Pairs wrong first labels with true labels, for points whose first label is wrong.
-
-  Returns:
-    (row, first label, true label), `[n]` each, for a few random points and a few true labels of each.
-  """
-  wrong = np.flatnonzero((outcome.best > 0) & (outcome.counts > 0) & (ranking.ids[:, 0] >= 0))
-  rows = np.random.default_rng(_SEED).permutation(wrong)[:_CANDIDATES]
-  pairs = [(row, label) for row in rows for label in truth[row].indices[:_MOST_TRUE]]
-  of, true = np.array(pairs, np.int64).reshape(-1, 2).T
-  return of, ranking.ids[of, 0].astype(np.int64), true
-
-
 def choose(
   ranking: Ranking,
-  outcome: Outcome,
-  near: tuple[np.ndarray, np.ndarray, np.ndarray],
-  vectors: LabelVectors | None,
+  hits: Hits,
+  truth: sp.csr_matrix,
+  nearness: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> Chosen:
   """Chooses the points to show.
 
   Args:
-    ranking: the ranking of the points.
-    outcome: the outcome of each point.
-    near: as `near_pairs` returns it.
-    vectors: vectors of the labels in `near`; None if there are none.
+    ranking: the ranking of N points.
+    hits: its true pairs.
+    truth: CSR `[N, L]` true labels.
+    nearness: returns how near labels `[n]` are to other labels `[n]`.
   """
-  rng, depth = np.random.default_rng(_SEED), ranking.ids.shape[1]
-  rows, first, true = near
-  by_nearness = rows
-  if vectors is not None and len(rows):
-    by_nearness = rows[np.argsort(-vectors.nearness(first, true), kind="stable")]
-  sure = np.flatnonzero((outcome.best > 0) & (outcome.best < depth))
-  lead = ranking.scores[sure, 0] - ranking.scores[sure, outcome.best[sure]]
-  several = np.flatnonzero(outcome.all_first & (outcome.counts > 1))
+  rng = np.random.default_rng(_SEED)
+  (num_rows, depth), counts = ranking.ids.shape, np.diff(truth.indptr)
+  best = np.full(num_rows, depth)  # the rank of the first true label
+  np.minimum.at(best, hits.rows, hits.ranks)
+  num_first = np.bincount(hits.rows, hits.ranks < counts[hits.rows], minlength=num_rows)
+  whole = np.flatnonzero((counts > 0) & (num_first == counts))
+  several = whole[counts[whole] > 1]
+  wrong = np.flatnonzero((best > 0) & (counts > 0) & (ranking.ids[:, 0] >= 0))
+  sure = np.flatnonzero((best > 0) & (best < depth))
+  lead = ranking.scores[sure, 0] - ranking.scores[sure, best[sure]]
+  compared = np.random.default_rng(_SEED).permutation(wrong)[:_CANDIDATES]
   candidates = {
-    "right": rng.permutation(several if len(several) >= _EACH else np.flatnonzero(outcome.all_first)),
-    "plausible": by_nearness,
+    "right": rng.permutation(several if len(several) >= _EACH else whole),
+    "plausible": _by_nearness(compared, ranking, truth, nearness),
     "sure": sure[np.argsort(-lead, kind="stable")],
-    "missed": rng.permutation(np.flatnonzero((outcome.best >= depth) & (outcome.counts > 0))),
+    "missed": rng.permutation(np.flatnonzero((best >= depth) & (counts > 0))),
   }
   chosen: dict[str, np.ndarray] = {}
   taken: set[int] = set()
-  for kind, of_kind in candidates.items():
-    picked = _varied([row for row in dict.fromkeys(of_kind.tolist()) if row not in taken], ranking.ids)
+  for kind, rows in candidates.items():
+    picked = _varied([row for row in dict.fromkeys(rows.tolist()) if row not in taken], ranking.ids)
     taken.update(picked)
     chosen[kind] = np.array(picked, np.int64)
-  return Chosen(num_compared=len(np.unique(rows)), **chosen)
+  return Chosen(num_compared=len(compared), **chosen)
+
+
+def _by_nearness(
+  rows: np.ndarray,
+  ranking: Ranking,
+  truth: sp.csr_matrix,
+  nearness: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> np.ndarray:
+  """Orders points by how near their first label is to a true one; a point may occur several times."""
+  pairs = [(row, label) for row in rows for label in truth[row].indices[:_MOST_TRUE]]
+  if not pairs:
+    return rows
+  of, true = np.array(pairs, np.int64).T
+  return of[np.argsort(-nearness(ranking.ids[of, 0].astype(np.int64), true), kind="stable")]
 
 
 def _varied(rows: list[int], ids: np.ndarray) -> list[int]:

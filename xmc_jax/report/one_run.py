@@ -102,19 +102,16 @@ def _sample_and_examples(
   truth = test.unfiltered_positives
   if not truth.nnz:
     return None, None
-  outcome = examples.outcome(ranking, hits, np.diff(truth.indptr))
-  planned, near = pair_scores.plan(truth), examples.near_pairs(ranking, outcome, truth)
+  extra_state = run.extra_state_to_rank(params, extra_state)
+
+  def score(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return pair_scores.score_labels(run, params, extra_state, scores, queries[rows], labels)
+
   of_keys = scores == "fused" and run.method.key_temperature
   by_vectors = pair_scores.are_of_vectors(scores) and not of_keys
-  ids = np.concatenate([*((planned.labels, planned.random_labels) if by_vectors else ()), *near[1:]])
-  # If the ranking is not by vectors, the embeddings of label texts tell how near two labels are.
-  view = scores if by_vectors else "encoder"
-  extra_state = run.extra_state_to_rank(params, extra_state)
-  vectors = pair_scores.LabelVectors(run, params, extra_state, view, ids) if len(ids) else None
-  sample = pair_scores.sample(
-    planned, ranking, hits, truth + test.filter, vectors if by_vectors else None, queries
-  )
-  return sample, examples.choose(ranking, outcome, near, vectors)
+  sample = pair_scores.sample(ranking, hits, truth, test.filter, score if by_vectors else None)
+  nearness = functools.partial(pair_scores.label_cosines, run, params, extra_state)
+  return sample, examples.choose(ranking, hits, truth, nearness)
 
 
 def _of_run(run: Run, scores: str) -> dict[str, Any]:
@@ -202,7 +199,7 @@ def _of_scores(ranking: Ranking, hits: Hits, num_true: int, report: Mapping[str,
   ranked = np.maximum(np.cumsum(np.sum(ranking.ids >= 0, axis=0)), 1)[:_DEEPEST]
   curves = {"score threshold": by_score, "first k labels": (right / ranked, right / num_true)}
   return {
-    "cuts": [[cut.rule, f"{cut.per_point:.2f}", *map(pages.percent, cut[2:])] for cut in cuts],
+    "cuts": [[rule, f"{of[0]:.2f}", *map(pages.percent, of[1:])] for rule, of in cuts.items()],
     "precision_recall": {name: curve for name, curve in curves.items() if len(curve[0])},
     "thresholds": _thresholds(calibration["bins"], len(ranking.ids)) if calibration else [],
     "steady": figures.STEADY,

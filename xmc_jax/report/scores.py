@@ -5,6 +5,7 @@ probabilities, a source's votes) have their own scale and score only the labels 
 of them holds only ranked labels.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -26,43 +27,42 @@ _CURVE_ROWS, _CURVE_POINTS = 20_000, 400
 _STEADY = 20  # thresholds that fewer pairs reach are left out, as their precision is too uncertain
 
 
-class LabelVectors:
-  """Embeds some labels with a trained run, and scores pairs with them as the run's ranking does.
+def score_labels(
+  run: Run, params: PyTree, extra_state: PyTree, scores: str, queries: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+  """Scores points with some labels as the run's ranking by vectors does.
 
   Args:
     run: the run.
-    params, extra_state: as trained.
+    params, extra_state: to rank with.
     scores: 'fused' or one of the method's views; ignored for a method without views.
-    ids: `[n]` label ids; each is embedded once.
+    queries: `[n, D]` embeddings of the points.
+    labels: `[m]` label ids; only these are embedded.
+
+  Returns:
+    `[n, m]` float32.
   """
+  views, fitted = run.method.scorers, run.ranking_folder / run_folder.FUSION
+  is_fused = views and scores == "fused" and fitted.exists()
+  names = ("classifier", "encoder") if is_fused else (scores if scores in views else "",)
+  vectors = [run.embedder.labels(params, extra_state, name, labels) for name in names]
+  if not is_fused:
+    vectors = [label_frequency.add_label_column(run, vectors[0], names[0], labels)]
+  by_view = [with_bias_column(queries, each.shape[1]) @ each.T for each in vectors]
+  if not is_fused:
+    return by_view[0]
+  rarity = np.broadcast_to(run.data.inverse_propensity.astype(np.float32)[labels], by_view[0].shape)
+  return by_view[0] + by_view[1] + Tree.load(fitted).predict(np.stack([*by_view, rarity], axis=-1))
 
-  def __init__(self, run: Run, params: PyTree, extra_state: PyTree, scores: str, ids: np.ndarray):
-    self._ids = np.unique(ids).astype(np.int64)
-    fitted = run.ranking_folder / run_folder.FUSION
-    views = run.method.scorers
-    self._tree = Tree.load(fitted) if views and scores == "fused" and fitted.exists() else None
-    self._propensity = run.data.inverse_propensity.astype(np.float32)
-    names = ("classifier", "encoder") if self._tree else (scores if scores in views else "",)
-    self._vectors = [run.embedder.labels(params, extra_state, name, self._ids) for name in names]
-    if not self._tree:
-      self._vectors = [label_frequency.add_label_column(run, self._vectors[0], names[0], self._ids)]
 
-  def of_all(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns `[n, m]` float32 scores of points `[n, D]` with labels `[m]`."""
-    queries = with_bias_column(queries, self._vectors[0].shape[1])
-    scores = [queries @ each.T for each in self._of(labels)]
-    if self._tree is None:
-      return scores[0]
-    rarity = np.broadcast_to(self._propensity[labels], scores[0].shape)
-    return scores[0] + scores[1] + self._tree.predict(np.stack([*scores, rarity], axis=-1))
-
-  def nearness(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns `[n]` cosines of two labels' vectors; those of their texts if there are several kinds."""
-    return np.einsum("nd,nd->n", unit_rows(self._of(one)[-1]), unit_rows(self._of(other)[-1]))
-
-  def _of(self, labels: np.ndarray) -> list[np.ndarray]:
-    places = np.searchsorted(self._ids, labels)
-    return [vectors[places] for vectors in self._vectors]
+def label_cosines(
+  run: Run, params: PyTree, extra_state: PyTree, one: np.ndarray, other: np.ndarray
+) -> np.ndarray:
+  """Returns `[n]` cosines of the encoder's vectors of labels `[n]` and other labels `[n]`."""
+  view = "encoder" if "encoder" in run.method.scorers else ""
+  labels, places = np.unique(np.stack([one, other]), return_inverse=True)
+  vectors = unit_rows(run.embedder.labels(params, extra_state, view, labels))
+  return np.einsum("nd,nd->n", *vectors[places.reshape(2, -1)])
 
 
 class Sample(NamedTuple):
@@ -87,82 +87,55 @@ class Sample(NamedTuple):
   above_wrong: float
 
 
-class Plan(NamedTuple):
-  """Defines the pairs of a sample.
-
-  Attributes:
-    rows: `[n]` points, all of them with true labels.
-    of, labels: `[t]` position in `rows`, and label, of each true pair.
-    random_labels: `[m]` random labels.
-  """
-
-  rows: np.ndarray
-  of: np.ndarray
-  labels: np.ndarray
-  random_labels: np.ndarray
-
-
-def plan(truth: sp.csr_matrix) -> Plan:
-  """Samples points and labels, few enough that their labels are embedded in seconds.
-
-  Args:
-    truth: CSR `[N, L]` true labels.
-  """
-  rng = np.random.default_rng(_SEED)
-  counts = np.diff(truth.indptr)
-  order = rng.permutation(np.flatnonzero(counts))[:_ROWS]
-  # At least one point, however many labels it has.
-  rows = np.sort(order[: max(1, np.searchsorted(np.cumsum(counts[order]), _LABELS, side="right"))])
-  chosen = truth[rows]
-  random_labels = np.sort(rng.choice(truth.shape[1], min(_RANDOM, truth.shape[1]), replace=False))
-  return Plan(
-    rows,
-    np.repeat(np.arange(len(rows)), np.diff(chosen.indptr)),
-    chosen.indices.astype(np.int64),
-    random_labels,
-  )
-
-
 def are_of_vectors(chosen: str) -> bool:
   """Returns whether scores of this name come from vectors: 'fused' or a view, not 'hybrid' or a source."""
   return chosen != "hybrid" and chosen not in configs.SOURCES
 
 
 def sample(
-  planned: Plan,
   ranking: Ranking,
   hits: Hits,
-  known: sp.csr_matrix,
-  vectors: LabelVectors | None = None,
-  queries: np.ndarray | None = None,
+  truth: sp.csr_matrix,
+  filtered: sp.csr_matrix,
+  score: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> Sample:
-  """Scores a plan's pairs by vectors, or else looks its true pairs up in the ranking.
+  """Samples pairs, few enough that their labels are embedded in seconds.
 
-  A true pair outside the ranking has no score without vectors, and counts as the lowest.
+  Without `score`, true pairs are looked up in the ranking; one outside it counts as the lowest.
 
   Args:
-    planned: the plan; its labels are among those of `vectors`.
-    ranking: the ranking of N points, by the same vectors if they are given.
+    ranking: the ranking of N points, with a true label at least.
     hits: its true pairs.
-    known: CSR `[N, L]` true and filtered pairs.
-    vectors: the vectors of labels; None for a ranking by other scores.
-    queries: `[N, D]` embeddings of points, if `vectors` are given.
+    truth, filtered: CSR `[N, L]` true labels, and pairs that are not counted.
+    score: scores points (row numbers `[n]`) with labels `[m]` as the ranking does, `[n, m]`; None if only the
+      ranking has such scores.
   """
-  rows, of = planned.rows, planned.of
-  if vectors is None or queries is None:
-    is_there = ranking.ids[rows[of]] == planned.labels[:, None]
-    true = np.where(is_there.any(axis=1), ranking.scores[rows[of], is_there.argmax(axis=1)], -np.inf)
-    random, above_random = np.zeros(0, np.float32), None
-  else:
-    labels, places = np.unique(planned.labels, return_inverse=True)
-    scores = vectors.of_all(queries[rows], np.concatenate([labels, planned.random_labels]))
-    true, scores = scores[of, places], scores[:, len(labels) :]
-    is_wrong = ~np.asarray(known[rows][:, planned.random_labels].toarray(), bool)
+  rng = np.random.default_rng(_SEED)
+  rows = _sampled_rows(truth, rng)
+  random_labels = rng.choice(truth.shape[1], min(_RANDOM, truth.shape[1]), replace=False)
+  labels = truth[rows].indices
+  of = np.repeat(np.arange(len(rows)), np.diff(truth[rows].indptr))
+  random, above_random = np.zeros(0, np.float32), None
+  if score:
+    every, places = np.unique(np.concatenate([labels, random_labels]), return_inverse=True)
+    scores = score(rows, every)
+    true, scores = scores[of, places[: len(labels)]], scores[:, places[len(labels) :]]
+    is_wrong = ~(truth + filtered)[rows][:, random_labels].toarray().astype(bool)
     random, above_random = scores[is_wrong], _share_above(true, scores[of], is_wrong[of])
+  else:
+    is_there = ranking.ids[rows[of]] == labels[:, None]
+    true = np.where(is_there.any(axis=1), ranking.scores[rows[of], is_there.argmax(axis=1)], -np.inf)
   is_wrong = ~_is_hit(ranking, hits)[rows] & (ranking.ids[rows] >= 0)
   has_wrong, best = is_wrong.any(axis=1), ranking.scores[rows, is_wrong.argmax(axis=1)]
   beats = np.isfinite(true) & ((true > best[of]) | ~has_wrong[of])
   return Sample(rows, true[np.isfinite(true)], best[has_wrong], random, above_random, float(beats.mean()))
+
+
+def _sampled_rows(truth: sp.csr_matrix, rng: np.random.Generator) -> np.ndarray:
+  """Returns points with labels: at least one, however many labels it has."""
+  counts = np.diff(truth.indptr)
+  order = rng.permutation(np.flatnonzero(counts))[:_ROWS]
+  return np.sort(order[: max(1, np.searchsorted(np.cumsum(counts[order]), _LABELS, side="right"))])
 
 
 def _share_above(true: np.ndarray, scores: np.ndarray, counts: np.ndarray) -> float:
@@ -178,25 +151,9 @@ def _is_hit(ranking: Ranking, hits: Hits) -> np.ndarray:
   return is_hit
 
 
-class Cut(NamedTuple):
-  """Holds what a rule keeps of a ranking, over all points together.
-
-  Attributes:
-    rule: the rule in words.
-    per_point: number of labels that it keeps per point.
-    precision: share of them that is right.
-    recall: share of the true pairs that is kept.
-    f1: the harmonic mean of the two.
-  """
-
-  rule: str
-  per_point: float
-  precision: float
-  recall: float
-  f1: float
-
-
-def cuts(ranking: Ranking, hits: Hits, num_true: int, *, are_probabilities: bool) -> list[Cut]:
+def cuts(
+  ranking: Ranking, hits: Hits, num_true: int, *, are_probabilities: bool
+) -> dict[str, tuple[float, float, float, float]]:
   """Measures what is kept by a number of labels for each point and, of probabilities, by thresholds.
 
   Args:
@@ -204,6 +161,9 @@ def cuts(ranking: Ranking, hits: Hits, num_true: int, *, are_probabilities: bool
     hits: its true pairs.
     num_true: number of true pairs, ranked or not; at least 1.
     are_probabilities: adds thresholds of 50 % and of the whole percent with the best F1.
+
+  Returns:
+    For each rule, over all points together: labels kept per point, precision, recall and F1.
   """
   real = ranking.ids >= 0
   depths = [k for k in (1, 3, 5) if k <= ranking.ids.shape[1]]
@@ -217,10 +177,10 @@ def cuts(ranking: Ranking, hits: Hits, num_true: int, *, are_probabilities: bool
     best = int(np.argmax(right / (pairs + num_true)))
     rules["at least 50 %"] = pairs[50], right[50]
     rules[f"at least {best} %, the best F1"] = pairs[best], right[best]
-  return [
-    Cut(rule, pairs / len(real), right / max(pairs, 1), right / num_true, 2 * right / (pairs + num_true))
+  return {
+    rule: (pairs / len(real), right / max(pairs, 1), right / num_true, 2 * right / (pairs + num_true))
     for rule, (pairs, right) in rules.items()
-  ]
+  }
 
 
 def precision_recall(ranking: Ranking, hits: Hits, num_true: int) -> tuple[np.ndarray, np.ndarray]:
