@@ -3,7 +3,7 @@
 import functools
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -114,51 +114,44 @@ def _page(runs: Sequence[Finished], means: Sequence[Mapping[str, float]], differ
   truth = first.dataset.test.unfiltered_positives
   groups = metrics.frequency_groups(first.frequency)
   parts = [metrics.contributions(run.ranking.ids, truth, groups, ks=(1, 5)) for run in runs]
+  names = [f"{run.letter} {drawing.name_of(run.name)}" for run in runs]
   main = [name for name in configs.METRICS if name in means[0]]
-  others = sorted(means[0].keys() - main, key=_by_kind)
+  others = [name for kind in metrics.FAMILIES for name in means[0] if name.startswith(f"{kind}@")]
   return pages.render(
     "comparison.html",
     title=f"Comparison of {len(runs)} runs",
     runs=runs,
-    names=_names(runs),
+    names=names,
     explanation=_explained(runs),
     level=LEVEL,
     main=[_metric_row(name, means, differences) for name in main],
-    others=[_metric_row(name, means, differences) for name in others],
+    others=[_metric_row(name, means, differences) for name in others if name not in main],
     curve=_CURVE,
-    curves=_curves(runs),
-    frequency_figures={name: _frequency_figure(runs, parts, name) for name in ("P@1", "P@5")},
+    curves=_curves(runs, names),
+    frequency_figures={
+      metric: drawing.png(
+        figures.by_frequency,
+        f"{metric} by label frequency",
+        "percentage points",
+        {name: part[metric] for name, part in zip(names, parts)},
+      )
+      for metric in ("P@1", "P@5")
+    },
     by_frequency=_by_frequency(runs, parts),
-    pairs=[_Pair.of(first, other) for other in runs[1:]],
+    pairs=[_pair(first, other) for other in runs[1:]],
     ranked_labels=functools.partial(examples.labels, first.dataset, first.frequency, {}),
     times=_times(runs),
     settings=_settings(runs),
   )
 
 
-def _by_kind(name: str) -> tuple[int, int]:
-  kind, _, k = name.partition("@")
-  return list(descriptions.METRICS).index(kind), int(k)
-
-
 def _metric_row(name: str, means: Sequence[Mapping[str, float]], differences: Differences) -> list:
   return [name, means[0][name], *((mean[name], each[name]) for mean, each in zip(means[1:], differences))]
 
 
-def _names(runs: Sequence[Finished]) -> list[str]:
-  return [f"{run.letter} {drawing.name_of(run.name)}" for run in runs]
-
-
-def _frequency_figure(
-  runs: Sequence[Finished], parts: Sequence[Mapping[str, np.ndarray]], metric: str
-) -> bytes:
-  by_run = {name: part[metric] for name, part in zip(_names(runs), parts)}
-  return drawing.png(figures.by_frequency, f"{metric} by label frequency", "percentage points", by_run)
-
-
-def _curves(runs: Sequence[Finished]) -> dict[str, bytes]:
+def _curves(runs: Sequence[Finished], names: Sequence[str]) -> dict[str, bytes]:
   """Draws the curves of all runs into common figures; leaves out a figure if no run has its data."""
-  pictures, names = {}, _names(runs)
+  pictures = {}
   for key, title, recorded, x, y in (
     ("validation", f"Validation {_CURVE}", f"eval/{_CURVE}", "epoch", "percent"),
     ("validation_by_time", f"Validation {_CURVE}", f"eval/{_CURVE}", "minutes of training", "percent"),
@@ -197,27 +190,18 @@ def _by_frequency(runs: Sequence[Finished], parts: Sequence[Mapping[str, np.ndar
   return [["training points", *(head for head, _ in columns)], *rows]
 
 
-class _Pair(NamedTuple):
-  """Holds the comparison of a run with the first.
-
-  Attributes:
-    other: the run.
-    better, worse, same: the number of points that it ranks better, worse and as well.
-    gained, lost: the few points that gain and lose most.
-  """
-
-  other: Finished
-  better: int
-  worse: int
-  same: int
-  gained: np.ndarray
-  lost: np.ndarray
-
-  @classmethod
-  def of(cls, first: Finished, other: Finished) -> "_Pair":
-    gain = gained_by_row(other) - gained_by_row(first)
-    better, worse = int(np.sum(gain > 0)), int(np.sum(gain < 0))
-    return cls(other, better, worse, len(gain) - better - worse, most(gain), most(-gain))
+def _pair(first: Finished, other: Finished) -> dict[str, Any]:
+  """Returns how many points another run ranks better and worse than the first, and where they differ most."""
+  gain = gained_by_row(other) - gained_by_row(first)
+  better, worse = int(np.sum(gain > 0)), int(np.sum(gain < 0))
+  return {
+    "other": other,
+    "better": better,
+    "worse": worse,
+    "same": len(gain) - better - worse,
+    "gained": most(gain),
+    "lost": most(-gain),
+  }
 
 
 def gained_by_row(run: Finished) -> np.ndarray:

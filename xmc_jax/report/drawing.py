@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,52 +13,17 @@ if TYPE_CHECKING:
   from matplotlib.axes import Axes
   from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
-_LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)), (0, (3, 1, 1, 1, 1, 1)))
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_HATCHES = ("", "////", "....", "xxxx", "----", "||||", "++++")
 GREY = "#555e67"
-_INK = "#1c2126"
-_HEIGHT = 3.3  # inches; shown at about 100 pixels to the inch
-_STYLE: dict[Any, Any] = {
-  "figure.figsize": (4.6, _HEIGHT),
-  "figure.dpi": 200,
-  "figure.constrained_layout.use": True,
-  "figure.facecolor": "white",
-  "axes.titlelocation": "left",
-  "axes.titlesize": 9.5,
-  "axes.titlecolor": _INK,
-  "axes.labelsize": 9,
-  "axes.edgecolor": GREY,
-  "axes.spines.top": False,
-  "axes.spines.right": False,
-  "axes.grid": True,
-  "axes.axisbelow": True,
-  "grid.color": "#dfe3e7",
-  "grid.linewidth": 0.6,
-  "xtick.labelsize": 8,
-  "ytick.labelsize": 8,
-  "xtick.color": GREY,
-  "ytick.color": GREY,
-  "xtick.labelcolor": _INK,
-  "ytick.labelcolor": _INK,
-  "legend.frameon": False,
-  "legend.fontsize": 8,
-  "lines.linewidth": 1.5,
-  "lines.markersize": 3.5,
-  "text.parse_math": False,  # names are no formulas
-}
+_HEIGHT = 3.3  # of a figure, in inches
+_HATCHES = ("", "////", "....", "xxxx", "----", "||||", "++++")
 
 
 def png(draw: Callable[..., Figure], *args: Any, **kwargs: Any) -> bytes:
   """Returns the figure that `draw(*args, **kwargs)` makes as PNG bytes; equal figures give equal bytes."""
-  import matplotlib
-  from matplotlib import rcsetup
+  from matplotlib import style
 
-  cycle = rcsetup.cycler(color=COLOURS, linestyle=_LINES, marker=_MARKERS)
   out = io.BytesIO()
-  with matplotlib.rc_context({**_STYLE, "axes.prop_cycle": cycle}):
+  with style.context(pathlib.Path(__file__).with_name("figures.mplstyle")):
     draw(*args, **kwargs).savefig(out, format="png", metadata={"Software": None})
   return out.getvalue()
 
@@ -103,18 +69,10 @@ def legend(axes: Axes, names: Sequence[str], handles: Sequence) -> None:
 def marks(axes: Axes, rows: Mapping[str, Sequence[int] | np.ndarray]) -> None:
   """Draws marks at steps, one row for each name."""
   for row, steps in enumerate(rows.values()):
-    axes.scatter(
-      steps, np.full(len(steps), row), marker="|", s=34, color=COLOURS[3], linewidth=1.2, clip_on=False
-    )
+    axes.scatter(steps, np.full(len(steps), row), marker="|", s=34, color="C3", linewidth=1.2, clip_on=False)
   axes.set_ylim(len(rows) - 0.4, -0.6)
   axes.set_yticks(range(len(rows)), list(rows))
   axes.tick_params(axis="y", labelsize=7, length=0)
-
-
-def whole_numbers(axes: Axes) -> None:
-  """Sets integer ticks on the x axis, few enough for half a page."""
-  axes.locator_params(axis="x", nbins=6, integer=True)
-  axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def bars(axes: Axes, groups: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
@@ -123,11 +81,10 @@ def bars(axes: Axes, groups: Mapping[str, np.ndarray], names: Sequence[str]) -> 
   handles = []
   for number, values in enumerate(groups.values()):
     places = np.arange(1, len(values) + 1) + (number - (len(groups) - 1) / 2) * width
-    hatch, colour = _HATCHES[number % len(_HATCHES)], COLOURS[number % len(COLOURS)]
-    look: dict[str, Any] = {"color": colour}
-    if hatch:
-      look = {"facecolor": "white", "edgecolor": colour, "hatch": hatch}
-    handles.append(axes.bar(places, values, width * 0.9, linewidth=0.6, **look))
+    hatch, colour = _HATCHES[number % len(_HATCHES)], f"C{number}"
+    inside = "white" if hatch else colour
+    look = {"facecolor": inside, "edgecolor": colour, "hatch": hatch, "linewidth": 0.6}
+    handles.append(axes.bar(places, values, width * 0.9, **look))
   longest = max(map(len, groups.values()), default=0)
   axes.set_xticks(range(1, longest + 1), names[:longest])
   axes.grid(False, axis="x")

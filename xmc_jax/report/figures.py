@@ -42,7 +42,8 @@ def curves(
   if y == "percent":
     axes.set_ylim(bottom=0)
   if x == "step":
-    drawing.whole_numbers(strip)
+    strip.locator_params(axis="x", nbins=6, integer=True)
+    strip.xaxis.set_major_formatter("{x:,.0f}")
   if names != [y]:
     drawing.legend(axes, names, handles)
   if refreshed:
@@ -93,7 +94,7 @@ def reliability(bins: Sequence[Mapping[str, float]]) -> drawing.Figure:
     predicted[few], right[few], linestyle="", marker="o", color=line.get_color(), markerfacecolor="white"
   )
   axes.set(xlim=(0, 100), ylim=(0, 100))
-  below.bar(low, share, (high - low) * 0.9, align="edge", color=drawing.COLOURS[0])
+  below.bar(low, share, (high - low) * 0.9, align="edge", color="C0")
   below.set_yscale("log")
   below.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
   below.minorticks_off()
@@ -118,7 +119,7 @@ def scores(sample: Sample, kind: str) -> drawing.Figure:
   handles = []
   for values, number, line in kinds.values():
     shares = 100 * np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)
-    colour = drawing.COLOURS[number]
+    colour = f"C{number}"
     axes.stairs(shares, edges, fill=True, color=colour, alpha=0.12)
     handles.append(axes.stairs(shares, edges, color=colour, linestyle=line, linewidth=1.4))
   axes.set_ylim(bottom=0)

@@ -81,25 +81,21 @@ def opened(workdirs: Sequence[pathlib.Path], scores: str = "") -> list[Finished]
     if place in places[:number]:
       raise UserError(f"{workdirs[number]} is given twice; give each run once")
   for workdir in workdirs:
-    _check_finished(workdir)
-    _check_ranked(workdir, scores)
+    _check_tested(workdir, scores)
   for workdir in workdirs[1:]:
     _check_same_test(workdirs[0], workdir)
   return [_opened(letter, workdir, scores) for letter, workdir in zip(_LETTERS, workdirs)]
 
 
-def _check_finished(workdir: pathlib.Path) -> None:
-  methods.read_config(workdir / "config.json")
+def _check_tested(workdir: pathlib.Path, scores: str) -> None:
+  files = _files(workdir, scores)
   path_safety.check(workdir)
   for name in ("report/metrics.json", "predictions/test.npz", "report/seconds.json"):
     if not (workdir / name).is_file():
       raise UserError(
         f"{workdir}: not finished, as {name} is missing; give its --mode=train command again, and it goes on"
       )
-
-
-def _check_ranked(workdir: pathlib.Path, scores: str) -> None:
-  for path in _files(workdir, scores):
+  for path in files:
     if not path.is_file():
       raise UserError(
         f"{workdir}: not ranked by {scores} yet, as {path.relative_to(workdir)} is missing; give "

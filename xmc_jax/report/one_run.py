@@ -122,15 +122,10 @@ def _of_run(run: Run, scores: str) -> dict[str, Any]:
   settings = descriptions.settings(config)
   return {
     "title": f"{config.name}: test report",
-    "config": config,
+    "run": run,
     "encoder": pathlib.PurePath(config.encoder.name).name,
-    "dataset": run.dataset,
-    "num_train": len(run.data.train),
-    "num_validation": len(run.data.validation),
-    "num_test": len(run.dataset.test),
     "scores": scores,
     "by_vectors": pair_scores.are_of_vectors(scores),
-    "has_views": bool(run.method.scorers),
     "recorded": recorded,
     "refreshed": training_records.refreshed(run.method.refreshes, recorded),
     "per_epoch": training_records.steps_per_epoch(recorded),
@@ -235,11 +230,12 @@ def _figures(values: Mapping[str, Any]) -> dict[str, bytes]:
     drawn["validation"] = drawing.png(
       figures.curves, "Validation", "step", "percent", validation, refreshed=refreshed, tested=step
     )
-  for name, title, y, of_groups in (
-    ("frequencies", "Contribution by label frequency", "percentage points", values["parts"]),
-    ("found", "True labels found, by label frequency", "percent of true pairs", values["found"]),
-  ):
-    drawn[name] = drawing.png(figures.by_frequency, title, y, of_groups)
+  drawn["frequencies"] = drawing.png(
+    figures.by_frequency, "Contribution by label frequency", "percentage points", values["parts"]
+  )
+  drawn["found"] = drawing.png(
+    figures.by_frequency, "True labels found, by label frequency", "percent of true pairs", values["found"]
+  )
   if sample := values["sample"]:
     kind = "probabilities" if values["calibration"] else "scores"
     drawn["precision_recall"] = drawing.png(figures.precision_recall, values["precision_recall"])

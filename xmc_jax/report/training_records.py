@@ -59,9 +59,7 @@ def refreshed(refreshes: Mapping[str, Refresh], recorded: Curves) -> dict[str, n
   last = int(recorded["train/loss"].steps[-1]) if per_epoch else 0
   due: dict[str, list[int]] = {name: [] for name in refreshes if f"time/refresh_{name}" in recorded}
   step = 0
-  for _ in range(_MOST_REFRESHES):
-    if step >= last:
-      break
+  while step < last and max(map(len, due.values()), default=0) < _MOST_REFRESHES:
     for name in refresh.due(refreshes, step, per_epoch):
       if name in due:
         due[name].append(step)
