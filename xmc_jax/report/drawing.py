@@ -82,9 +82,16 @@ def bars(axes: Axes, groups: Mapping[str, np.ndarray], names: Sequence[str]) -> 
   for number, values in enumerate(groups.values()):
     places = np.arange(1, len(values) + 1) + (number - (len(groups) - 1) / 2) * width
     hatch, colour = _HATCHES[number % len(_HATCHES)], f"C{number}"
-    inside = "white" if hatch else colour
-    look = {"facecolor": inside, "edgecolor": colour, "hatch": hatch, "linewidth": 0.6}
-    handles.append(axes.bar(places, values, width * 0.9, **look))
+    group = axes.bar(
+      places,
+      values,
+      width * 0.9,
+      facecolor="white" if hatch else colour,
+      edgecolor=colour,
+      hatch=hatch,
+      linewidth=0.6,
+    )
+    handles.append(group)
   longest = max(map(len, groups.values()), default=0)
   axes.set_xticks(range(1, longest + 1), names[:longest])
   axes.grid(False, axis="x")
