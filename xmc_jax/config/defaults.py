@@ -148,8 +148,8 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     ),
     "log_frequency": Key(
       0.0,
-      "α: an encoder's scores get α log(1 + training points of a label) more than in training: above 0 for "
-      "P@k, below for PSP@k; -1 is chosen on validation rows. Not of classifiers, nor of a memory of keys",
+      "α, the weight of a log-prior: in ranking alone an encoder's scores get α log(1 + a label's training "
+      "points); above 0 for P@k, below for PSP@k; -1: by validation rows. Not of classifiers or RAE-XMC",
       least=-1,
     ),
     "num_candidates": Key(300, "candidates of each scorer in a fused ranking", least=1),
