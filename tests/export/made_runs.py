@@ -87,9 +87,7 @@ def save(run: runs.Run) -> None:
   placed = jax.tree.map(
     sharding.place, trained, sharding.shard_tree(trained, run.method.sharding_rules, run.mesh)
   )
-  best = run.saved.best()
-  best.save(1, placed, {}, {"best": 0.5})
-  best.close()
+  run.saved.best().save(1, placed, {}, {"best": 0.5})
   report = {
     "step": 1,
     "rows": 50,

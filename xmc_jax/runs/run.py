@@ -1,6 +1,5 @@
 """Joins a config to its data, its method on a mesh, and its folder: a `Run`."""
 
-import contextlib
 import copy
 import functools
 import pathlib
@@ -244,10 +243,9 @@ class Run:
       UserError: nothing was saved yet, or it does not fit the config.
     """
     folder, step = self.saved.to_use(last)
-    with contextlib.closing(folder):
-      found = folder.restore_trained(step, self.method.sharding_rules, self.mesh)
-      self._check_fit(*found, folder.path_of(step))
-      return *found, step
+    found = folder.restore_trained(step, self.method.sharding_rules, self.mesh)
+    self._check_fit(*found, folder.path_of(step))
+    return *found, step
 
   def _check_fit(self, params: PyTree, extra_state: PyTree, saved: pathlib.Path) -> None:
     """Raises UserError if the parameters were trained with another config."""

@@ -1,6 +1,5 @@
 """Opens the parameters in a run's folder: the newest, the best, and those trained on all rows."""
 
-import contextlib
 import pathlib
 
 import ml_collections
@@ -37,10 +36,7 @@ class SavedSteps:
 
   def is_refitted(self) -> bool:
     """Returns whether the training on all rows has ended."""
-    if not self._config.train.refit:
-      return False
-    with contextlib.closing(self.refitted(read_only=True)) as saved:
-      return saved.latest_valid() is not None
+    return self._config.train.refit and self.refitted(read_only=True).latest_valid() is not None
 
   def to_use(self, last: bool = False) -> tuple[StepFolder, int]:
     """Opens the step to use: that of the training on all rows, else the best, else the newest.
@@ -49,7 +45,7 @@ class SavedSteps:
       last: open the newest step in any case.
 
     Returns:
-      `(folder, step)`; the caller closes the folder.
+      `(folder, step)`.
 
     Raises:
       UserError: nothing was saved yet, or every step is damaged.
@@ -59,7 +55,6 @@ class SavedSteps:
       folder = opened(read_only=True)
       if (step := folder.latest_valid()) is not None:
         return folder, step
-      folder.close()
     if run_folder.has_checkpoints(self._workdir):
       raise UserError(f"{self._workdir}: every checkpoint is damaged; train anew with another --workdir")
     raise UserError(f"{self._workdir}: no checkpoint yet; run --mode=train with this --workdir first")

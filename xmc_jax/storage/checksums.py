@@ -39,11 +39,6 @@ def update_record(folder: Path, record: Mapping[str, Any]) -> None:
   _write(folder, {**_read(folder), "record": dict(record)})
 
 
-def has_manifest(folder: Path) -> bool:
-  """Returns whether a folder was finished."""
-  return (folder / FILE_NAME).is_file()
-
-
 def read_record(folder: Path) -> dict[str, Any]:
   """Returns a finished folder's record.
 

@@ -63,15 +63,13 @@ def _on_all_rows(run: Run) -> Run:
 def _best_step(run: Run) -> int:
   """Returns the best step on validation rows; the newest step if the best parameters are gone."""
   for opened in (run.saved.best, run.saved.checkpoints):
-    with contextlib.closing(opened(read_only=True)) as checkpoints:
-      step = checkpoints.latest_valid()
-      if step is not None:
-        return step
+    if (step := opened(read_only=True).latest_valid()) is not None:
+      return step
   raise UserError(f"{run.workdir}: every checkpoint is damaged; train anew with another --workdir")
 
 
 def _save_final(run: Run, params: PyTree, extra_state: PyTree, step: int) -> None:
   """Saves the parameters to use in `best/`; they are there only after the training has ended."""
-  with contextlib.closing(run.saved.best()) as best:
-    if best.latest_valid() != step:
-      best.save(step, {"params": params, "extra_state": extra_state}, {}, {"best": None})
+  best = run.saved.best()
+  if best.latest_valid() != step:
+    best.save(step, {"params": params, "extra_state": extra_state}, {}, {"best": None})

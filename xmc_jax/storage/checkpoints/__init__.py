@@ -4,7 +4,7 @@ A step's folder holds the whole state of a training at that step:
 
   checkpoints/1234/state/      parameters, optimiser, extra state: Orbax's files
   checkpoints/1234/fresh/      results of refreshes, if there are any
-  checkpoints/1234/seal.json   written last: checksums of all files, and the training record
+  checkpoints/1234/seal.json   the manifest: checksums of all files, and the training record
   best/1234/                   the same, but only the parameters
 """
 
@@ -125,12 +125,8 @@ class Checkpoints:
     atomic.check_room(self._newest.folder.parent, num_bytes, "a checkpoint with the best parameters")
 
   def close(self) -> None:
-    """Waits for saves and closes the folders; raises what `finished` does."""
-    try:
-      self._background.close()
-    finally:
-      self._newest.close()
-      self._best.close()
+    """Waits for saves and ends their thread; raises what `finished` does."""
+    self._background.close()
 
   def _copied(self, tree: PyTree) -> PyTree:
     """Returns arrays that the next step does not overwrite, where they are written in the background."""

@@ -1,4 +1,4 @@
-"""Keeps one folder of checkpoints: finds finished and valid steps, and sets the others aside."""
+"""Keeps one folder of checkpoints: writes steps whole, finds valid ones, and sets damaged ones aside."""
 
 import pathlib
 import shutil
@@ -12,15 +12,17 @@ from xmc_jax.console import say
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.storage import atomic, checksums
-from xmc_jax.storage.checkpoints.arrays import StepArrays
+from xmc_jax.storage.checkpoints import arrays
 from xmc_jax.types import PyTree
+
+_UNFINISHED = "unfinished-*"
 
 
 class StepFolder:
   """Keeps the steps of one folder, each in its own subfolder.
 
-  A step's arrays are written into a temporary folder, which is renamed; then the manifest is written: a step
-  without one was never finished. Only the main process reads and changes the folder; it tells the others.
+  A step is written into `unfinished-STEP`, arrays first and its manifest last; then this is renamed. Only the
+  main process reads and changes the folder; it tells the others.
 
   Args:
     folder: made if it does not exist.
@@ -32,17 +34,16 @@ class StepFolder:
     self.folder = folder.absolute()
     self._keep = keep
     self._read_only = read_only
-    with atomic.writing(self.folder):
-      if not read_only:
-        self._on_main(self._clean_up, "cleaned up steps")
-      self._arrays = StepArrays(self.folder, read_only)
+    if not read_only:
+      with atomic.writing(self.folder):
+        _on_main(self._clean_up, "cleaned up steps")
 
   def path_of(self, step: int) -> pathlib.Path:
     return self.folder / str(step)
 
   def finished(self) -> list[int]:
     """Returns the finished steps in order, as this process sees them."""
-    return sorted(step for step in self._all() if checksums.has_manifest(self.path_of(step)))
+    return sorted(int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdecimal())
 
   def latest(self) -> int | None:
     """Returns the newest finished step, or None."""
@@ -59,7 +60,6 @@ class StepFolder:
     Prints a line for each damaged step and, if this process may write, renames it to `damaged-STEP`.
     """
     step = _from_main(self._latest_valid)
-    self._arrays.reload()
     return None if step < 0 else step
 
   def has_damaged(self) -> bool:
@@ -72,48 +72,48 @@ class StepFolder:
     Raises:
       UserError: the disk cannot write it; the message names the last good step.
     """
-    path = self.path_of(step)
+    path, unfinished = self.path_of(step), self.folder / _UNFINISHED.replace("*", str(step))
     if _from_main(lambda: step in self.finished()):
-      self._on_main(lambda: checksums.update_record(path, record), "updated record")
+      _on_main(lambda: checksums.update_record(path, record), "updated record")
       return
+
+    def finish() -> None:
+      checksums.write_manifest(unfinished, record)
+      unfinished.rename(path)
+      atomic.flush(self.folder)
+
     try:
       atomic.check_room(self.folder, _num_bytes((state, refreshed)), f"the checkpoint of step {step}")
       with atomic.writing(path):
-        self._arrays.save(step, state, refreshed)
-        self._on_main(lambda: checksums.write_manifest(path, record), "finished step")
+        arrays.write(unfinished, state, refreshed)
+        _on_main(finish, "finished step")
     except (UserError, ValueError) as error:
       if runtime.is_main_process():
-        self._remove(f"{step}.orbax-checkpoint-tmp*")  # a partial step, as of a full disk
+        self._remove(_UNFINISHED)  # as of a full disk
       if not isinstance(error, UserError):
         raise
       raise UserError(f"{error}; {self.last_good()}") from None
     self._delete(lambda steps: steps[: -self._keep])
 
   def restore(self, step: int, state: PyTree) -> tuple[PyTree, PyTree, dict[str, Any]]:
-    """Reads `(state, refreshed, record)` of one step; see `StepArrays.restore`."""
-    state, refreshed = self._arrays.restore(step, state)
-    with self._arrays.readable(step):
+    """Reads `(state, refreshed, record)` of one step; see `arrays.restore`."""
+    state, refreshed = arrays.restore(self.path_of(step), state)
+    with arrays.readable(self.path_of(step)):
       return state, refreshed, checksums.read_record(self.path_of(step))
 
   def restore_state(self, step: int, sharding: jax.sharding.Sharding) -> PyTree:
     """Reads the state of one step as nested dicts, each array laid out by `sharding`."""
-    return self._arrays.restore_state(step, sharding)
+    return arrays.restore_state(self.path_of(step), sharding)
 
   def restore_trained(
     self, step: int, rules: tuple[tuple[str, tuple], ...], devices: jax.sharding.Mesh
   ) -> tuple[PyTree, PyTree]:
-    """Reads only `(params, extra_state)` of one step; see `StepArrays.restore_trained`."""
-    return self._arrays.restore_trained(step, rules, devices)
+    """Reads only `(params, extra_state)` of one step; see `arrays.restore_trained`."""
+    return arrays.restore_trained(self.path_of(step), rules, devices)
 
   def delete_after(self, step: int) -> None:
     """Deletes steps after this one, which a killed process left: the run goes on from this one."""
     self._delete(lambda steps: [later for later in steps if later > step])
-
-  def close(self) -> None:
-    self._arrays.close()
-
-  def _all(self) -> list[int]:
-    return [int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdecimal()]
 
   def _latest_valid(self) -> int:
     damaged = set()
@@ -121,7 +121,7 @@ class StepFolder:
       step = left[-1]
       if not (why := checksums.why_damaged(self.path_of(step))):
         return step
-      if not checksums.has_manifest(self.path_of(step)):
+      if not self.path_of(step).exists():
         continue  # the training process has deleted it meanwhile
       damaged.add(step)
       rest = f"step {left[-2]} is next" if len(left) > 1 else "there is no other"
@@ -135,8 +135,7 @@ class StepFolder:
     return self.path_of(step).rename(aside)
 
   def _delete(self, choose: Callable[[list[int]], list[int]]) -> None:
-    self._on_main(lambda: self._delete_chosen(choose(self.finished())), "deleted steps")
-    self._arrays.reload()
+    _on_main(lambda: self._delete_chosen(choose(self.finished())), "deleted steps")
 
   def _delete_chosen(self, steps: list[int]) -> None:
     """Renames before deleting, so that a partial delete is never taken for a checkpoint."""
@@ -148,21 +147,17 @@ class StepFolder:
       shutil.rmtree(path, ignore_errors=True)
 
   def _clean_up(self) -> None:
-    """Removes folders that killed processes left half deleted; sets unfinished steps aside."""
-    self._remove("deleted-*")
-    unfinished = sorted(set(self._all()) - set(self.finished()))
-    if unfinished:  # those of an earlier start, under the names of this and an earlier version
-      self._remove("unfinished-*")
-      self._remove("unsealed-*")
-    for step in unfinished:
-      aside = self._set_aside(step, "unfinished")
-      say(f"{self.path_of(step)}: this checkpoint was never finished; set aside as {aside.name}")
+    """Makes the folder; removes what killed processes left half written or half deleted."""
+    self.folder.mkdir(parents=True, exist_ok=True)
+    for pattern in (_UNFINISHED, "deleted-*"):
+      self._remove(pattern)
 
-  def _on_main(self, act: Callable[[], None], name: str) -> None:
-    """Calls `act` in the main process; the others wait for it."""
-    if runtime.is_main_process():
-      act()
-    runtime.barrier(name)
+
+def _on_main(act: Callable[[], None], name: str) -> None:
+  """Calls `act` in the main process; the others wait for it."""
+  if runtime.is_main_process():
+    act()
+  runtime.barrier(name)
 
 
 def _from_main(look: Callable[[], int]) -> int:
