@@ -178,19 +178,20 @@ class KilledWriting:
   def _write(self, place: pathlib.Path) -> None:
     ended = subprocess.run(**self._command(place), capture_output=True, text=True)
     expect(ended.returncode == 0 and "Traceback" not in ended.stderr, self.mode, ended)
-    left = [*self._folder.glob("*.part*"), *self._folder.glob("*.old")]
+    left = [*self._folder.glob("*.part*"), *self._folder.glob(f".{place.name}.*")]
     expect(not left, f"{left} left behind")
 
   def _killed(self, place: pathlib.Path, size: int) -> bool:
     """Runs one trial; returns whether the kill came before everything was written."""
     part, done = place.with_name(f"{place.name}.part"), _stamp(place)
-    before = _size(part) if part.is_file() else 0  # a file is continued, a folder is written from the start
+    before = _size(part)  # a file is continued, a folder is written from the start
     moment, found = self._rng.uniform(before, size), before
     process = subprocess.Popen(**self._command(place), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     began = time.time()
     while process.poll() is None and found < moment:
       time.sleep(0.0005)
-      found = _size(part, began) or before
+      parts = part, *place.parent.glob(f".{place.name}.building-*")
+      found = sum(_size(each, began) for each in parts) or before
     process.kill()
     process.wait()
     return _stamp(place) == done

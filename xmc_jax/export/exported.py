@@ -33,7 +33,7 @@ def is_export(folder: pathlib.Path) -> bool:
   """Returns whether a folder holds a complete export."""
   try:
     found = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    return found["format"] == FORMAT and whole_folder.is_finished(folder)
+    return found["format"] == FORMAT
   except (OSError, ValueError, KeyError, TypeError):
     return False
 

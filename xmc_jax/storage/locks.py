@@ -37,13 +37,16 @@ def lock(file: IO | int, wait: bool = False) -> bool:
 
 
 @contextlib.contextmanager
-def in_turn(path: Path) -> Iterator[bool]:
+def in_turn(path: Path, wait: bool = True) -> Iterator[bool]:
   """Runs the block in one process at a time, under a lock file that is deleted afterwards.
 
   Yields:
     False on disks without locks, where other processes may run the block, too.
+
+  Raises:
+    BlockingIOError: another process runs the block, and `wait` is False.
   """
-  handle, is_locked = _locked_file(path)
+  handle, is_locked = _locked_file(path, wait)
   try:
     yield is_locked
   finally:
@@ -51,10 +54,14 @@ def in_turn(path: Path) -> Iterator[bool]:
     os.close(handle)
 
 
-def _locked_file(path: Path) -> tuple[int, bool]:
+def _locked_file(path: Path, wait: bool) -> tuple[int, bool]:
   while True:
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    is_locked = lock(handle, wait=True)
+    try:
+      is_locked = lock(handle, wait)
+    except BlockingIOError:
+      os.close(handle)
+      raise
     # The previous holder has deleted its file. A lock counts only if the locked file is still in place.
     with contextlib.suppress(FileNotFoundError):
       if not is_locked or os.path.samestat(os.fstat(handle), os.stat(path)):
