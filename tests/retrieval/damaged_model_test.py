@@ -9,6 +9,7 @@ from cases import each_case
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.retrieval.hybrid_model import HybridModel, fit
+from xmc_jax.storage import checksums
 
 NAMES = ["a", "b", "c"]
 REFUSED = r"hybrid\.json: not readable \(.*\); delete it, and it is fitted anew, or give --scores=encoder$"
@@ -46,7 +47,7 @@ def forged(path, text: str, change) -> None:
   content = json.loads(text)
   del content["sha256"]
   change(content)
-  path.write_text(json.dumps({**content, "sha256": hybrid_model._checksum(content)}))
+  path.write_text(checksums.to_json(content))
 
 
 def test_a_file_that_is_only_written_anew_is_read(path, text, features):

@@ -15,7 +15,7 @@ from xmc_jax.errors import UserError
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.runs import ranking
 from xmc_jax.runs.model import Model
-from xmc_jax.storage import atomic
+from xmc_jax.storage import atomic, npy
 from xmc_jax.training import loop
 
 OVERRIDES = {
@@ -97,9 +97,9 @@ def kill_at(patch, owner, name: str, after: bool = False, at: int = 1) -> None:
 
 
 KILLS = {
-  "before the memory": lambda patch: kill_at(patch, atomic, "write_array"),
+  "before the memory": lambda patch: kill_at(patch, npy, "write"),
   "in the middle of the memory": lambda patch: kill_at(patch, np, "save", after=True),
-  "after the memory": lambda patch: kill_at(patch, atomic, "write_array", after=True),
+  "after the memory": lambda patch: kill_at(patch, npy, "write", after=True),
   "before fitting": lambda patch: kill_at(patch, ranking, "fit_model"),
   "while fitting": lambda patch: kill_at(patch, hybrid_model, "_fitted_models", at=3),
   "before the model": lambda patch: kill_at(patch, hybrid_model.HybridModel, "save"),

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from xmc_jax.errors import UserError
-from xmc_jax.storage import atomic, locks
+from xmc_jax.storage import atomic, locks, npy
 
 WRITES = {
   "text": lambda path: atomic.write_text(path, "later"),
   "bytes": lambda path: atomic.write_bytes(path, b"later"),
-  "array": lambda path: atomic.write_array(path, np.arange(3)),
+  "array": lambda path: npy.write(path, np.arange(3)),
   "durable": lambda path: atomic.write_text(path, "later", durable=True),
 }
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import numpy.typing as npt
 
-from xmc_jax.data.formats.source import one_line
 from xmc_jax.errors import DataError
+from xmc_jax.storage import npy
 
 if TYPE_CHECKING:
   import scipy.sparse as sp
@@ -94,13 +94,7 @@ def read_array(path: Path, *types: str) -> np.ndarray:
   Raises:
     DataError: the file cannot be read, or has another shape or type.
   """
-  try:
-    array = np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
-  except OSError as error:
-    raise DataError(f"{path}: cannot be read ({error.strerror or error}); prepare the data again") from None
-  except Exception as error:  # a header is Python text, and numpy does not catch its parser's errors
-    why = f"expected a whole .npy file ({one_line(error)})"
-    raise DataError(f"{path}: {why}; prepare the data again") from None
+  array = npy.read(path, "prepare the data again").view(np.ndarray)
   if array.ndim != 1 or array.dtype not in map(np.dtype, types):
     found = f"{array.dtype} of shape {array.shape}"
     expected = f"one dimension of type {' or '.join(types)}"

@@ -19,7 +19,7 @@ from xmc_jax.errors import DataError
 from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval import Index
 from xmc_jax.retrieval.search import with_bias_column
-from xmc_jax.storage import atomic, run_folder
+from xmc_jax.storage import atomic, npy, run_folder
 
 VECTORS, TEXTS, FAISS, BOTH = "labels.npy", "labels.jsonl", "labels.faiss", "both.faiss"
 SCANN, SCANN_SETTINGS, SAMPLE = "scann", "scann.json", "sample.npy"
@@ -89,12 +89,7 @@ def write_vectors(path: Path, num_rows: int, blocks: Iterable[np.ndarray]) -> No
   """Writes blocks `[n, D]` one after the other as float32; `num_rows` >= 1 is their total number of rows."""
   blocks = iter(blocks)
   first = next(blocks)
-  shape, start = (num_rows, first.shape[1]), 0
-  out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
-  for block in chain([first], blocks):
-    out[start : start + len(block)] = block
-    start += len(block)
-  out.flush()
+  npy.write_blocks(path, (num_rows, first.shape[1]), chain([first], blocks))
 
 
 def write_texts(path: Path, texts: Iterable[str], keys: Sequence[str] | None = None) -> None:

@@ -7,7 +7,6 @@ so that it prefers the one that does better on this data. Nearly all candidates 
 for the few that are likely: beta calibration (Kull et al., 2017) corrects their probabilities.
 """
 
-import hashlib
 import json
 import pathlib
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from xmc_jax import metrics
 from xmc_jax.errors import DataError
 from xmc_jax.retrieval import boosted_trees, cpu_cores
 from xmc_jax.retrieval.boosted_trees import Trees
-from xmc_jax.storage import atomic
+from xmc_jax.storage import atomic, checksums
 
 FEWEST_ROWS = 50  # queries that trees need; with fewer there is only the regression
 _TRUST = 30.0  # strength of the prior around weights that were fitted on other data
@@ -100,7 +99,7 @@ class HybridModel:
       "trees": self._trees and {"nodes": self._trees.nodes, "values": self._trees.values},
       "threshold": self.threshold,
     }
-    atomic.write_text(path, json.dumps({**content, "sha256": _checksum(content)}) + "\n")
+    atomic.write_text(path, checksums.to_json(content))
 
   @classmethod
   def load(
@@ -118,9 +117,7 @@ class HybridModel:
       DataError: the file is damaged, or of another version.
     """
     try:
-      content = json.loads(path.read_text(encoding="utf-8"))
-      if content.pop("sha256") != _checksum(content):
-        raise ValueError("it was modified")
+      content = checksums.from_json(path)
       written = content.pop("format"), content.pop("version")
       if written != (_FORMAT, _VERSION):
         raise ValueError(f"format version {written[1]!r:.20}, and this program reads {_VERSION}")
@@ -249,7 +246,3 @@ def _joint(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 def _probabilities(log_odds: np.ndarray, joint: np.ndarray, calibration: np.ndarray) -> np.ndarray:
   return _sigmoid(_beta_inputs(log_odds, joint) @ calibration[:2] + calibration[2])
-
-
-def _checksum(content: dict) -> str:
-  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -22,7 +22,7 @@ from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError
 from xmc_jax.runs.label_like_anchors import label_like, same_words
-from xmc_jax.storage import atomic, run_folder
+from xmc_jax.storage import npy, run_folder
 
 _TOO_DENSE = 0.5  # a warning is printed if a graph links this share of all pairs
 _NAMED_LIKE_OTHERS = 0.5  # a remedy is printed if this share of a graph's links to points is label-like
@@ -130,7 +130,7 @@ def _walked(
       walked = _walk(edges, name, config)
       folder.mkdir(parents=True, exist_ok=True)
       for path, array in zip(paths, (walked.indptr, walked.indices, walked.data)):
-        atomic.write_array(path, array)
+        npy.write(path, array)
   indptr = run_folder.open_array(paths[0], edges.shape[0] + 1)
   indices = run_folder.open_array(paths[1], int(indptr[-1]))
   sampling_weights = run_folder.open_array(paths[2], len(indices)) if by_visits else None

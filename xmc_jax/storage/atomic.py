@@ -3,14 +3,11 @@
 import contextlib
 import errno
 import json
-import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
-
-import numpy as np
 
 from xmc_jax.errors import UserError
 
@@ -107,23 +104,6 @@ def write_bytes(path: Path, data: bytes) -> None:
   """Writes a file whole or not at all."""
   with written_whole(path) as beside:
     beside.write_bytes(data)
-
-
-def write_array(path: Path, array: np.ndarray) -> None:
-  """Writes an .npy file whole or not at all, if there is room for it."""
-  check_room(path.parent, array.nbytes, path.name)
-  with written_whole(path) as beside, beside.open("wb") as file:
-    np.save(file, array)
-
-
-def write_blocks(path: Path, shape: tuple[int, ...], blocks: Iterable[np.ndarray]) -> None:
-  """Writes float32 rows as an .npy file of this shape, block by block; as `write_array` does."""
-  check_room(path.parent, 4 * math.prod(shape), path.name)
-  header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-  with written_whole(path) as beside, beside.open("wb") as file:
-    np.lib.format.write_array_header_1_0(file, header)
-    for block in blocks:
-      file.write(block.astype("<f4").tobytes())
 
 
 def is_plain_file(path: str | Path) -> bool:

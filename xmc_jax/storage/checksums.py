@@ -67,21 +67,32 @@ def why_damaged(folder: Path) -> str:
   return next((f"{name} has changed" for name in wanted if sums[name] != wanted[name][1]), "")
 
 
-def _read(folder: Path) -> dict[str, Any]:
-  """Reads the manifest; raises ValueError if it was modified."""
+def to_json(content: dict[str, Any]) -> str:
+  """Returns content as JSON with its own checksum."""
+  return json.dumps({**content, "sha256": _own_checksum(content)}) + "\n"
+
+
+def from_json(path: Path) -> dict[str, Any]:
+  """Reads a file that `to_json` wrote.
+
+  Raises:
+    ValueError, OSError: it was modified, or cannot be read.
+  """
   try:
-    found = json.loads((folder / FILE_NAME).read_text())
-    own = found.pop("sha256")
-    if own == _own_checksum(found):
-      return found
-  except (RecursionError, AttributeError, TypeError, KeyError):
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if content.pop("sha256") == _own_checksum(content):
+      return content
+  except (ValueError, RecursionError, AttributeError, TypeError, KeyError):
     pass
-  raise ValueError(f"{folder / FILE_NAME} has changed")
+  raise ValueError("it was modified")
+
+
+def _read(folder: Path) -> dict[str, Any]:
+  return from_json(folder / FILE_NAME)
 
 
 def _write(folder: Path, content: dict[str, Any]) -> None:
-  text = json.dumps({**content, "sha256": _own_checksum(content)}, indent=1) + "\n"
-  atomic.write_text(folder / FILE_NAME, text, durable=True)
+  atomic.write_text(folder / FILE_NAME, to_json(content), durable=True)
 
 
 def _own_checksum(content: dict[str, Any]) -> str:

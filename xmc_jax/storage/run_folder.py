@@ -29,7 +29,7 @@ from xmc_jax.config import fit_to_size
 from xmc_jax.distributed import runtime
 from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.storage import atomic
+from xmc_jax.storage import atomic, npy
 
 # Settings that may differ between the command that began a run and the one that continues it.
 _MAY_CHANGE = (
@@ -139,12 +139,12 @@ def write_table(path: pathlib.Path, table: Table) -> None:
   """
   if not isinstance(table, SplitTable):
     if runtime.is_main_process():
-      atomic.write_array(path, table)
+      npy.write(path, table)
     return
   blocks = (rows for _, rows in table.blocks())
   try:
     if runtime.is_main_process():
-      atomic.write_blocks(path, table.shape, blocks)
+      npy.write_blocks(path, table.shape, blocks)
   finally:
     for _ in blocks:  # every process takes part in all blocks, whatever fails here
       pass
@@ -163,14 +163,10 @@ def open_array(
   Raises:
     UserError: the file is damaged.
   """
-  try:
-    found = np.load(path, mmap_mode="r", allow_pickle=False)
-    if isinstance(found, np.ndarray) and found.ndim and len(found) == num_rows:
-      return found
-    reason = f"it holds no array of {num_rows} rows"
-  except Exception as error:  # the header is Python text, and numpy raises any error of Python's parser
-    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-  raise UserError(f"{path}: not readable ({reason}); {remedy}")
+  array = npy.read(path, remedy)
+  if not array.ndim or len(array) != num_rows:
+    raise UserError(f"{path}: not readable (it holds no array of {num_rows} rows); {remedy}")
+  return array
 
 
 def forget(workdir: pathlib.Path, *names: str) -> None:
