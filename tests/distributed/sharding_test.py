@@ -3,8 +3,11 @@
 import jax
 import numpy as np
 import pytest
+import tiny_runs
 from jax.sharding import PartitionSpec
 
+from tests.methods.methods_test import CASES
+from xmc_jax import methods
 from xmc_jax.distributed import sharding as mesh
 from xmc_jax.types import Batch, SampledAnchors, Tokens, TrainState
 
@@ -38,6 +41,35 @@ def test_path_names_of_dicts_fields_and_positions():
   state = TrainState(np.zeros(1), {"a": {"b": np.zeros(1)}}, (np.zeros(1),), {})
   names = {mesh.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)}
   assert names == {"step", "params/a/b", "opt_state/0"}
+
+
+# By case of methods_test: the arrays that are split, and over what. All others are whole on every device.
+EVERYWHERE = (mesh.LABEL_ROWS,)
+SPLIT = {
+  "dexml-fresh": {"extra_state/label_cache": EVERYWHERE},
+  "ova": {"params/table": ("label",)},
+  "dexa": {"params/auxiliary": EVERYWHERE},
+  "classifier": {"params/classifiers": EVERYWHERE, "extra_state/label_vectors": EVERYWHERE},
+  "unidec": {"params/classifiers": EVERYWHERE},
+  "prime": {"params/free_vectors": EVERYWHERE, "extra_state/centroids": EVERYWHERE},
+}
+
+
+def test_methods_split_arrays_with_a_row_per_label_or_cluster(tmp_path):
+  """Trainings by several processes are tried with two methods; others differ in these rules."""
+  data = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "data"))
+  devices = mesh.make(2, 2)
+  info = tiny_runs.open_run(data, tmp_path / "run")._info()._replace(mesh=devices)
+  for name, settings in CASES.items():
+    on_a_run = {"init_from": "run", "data.path": ""} if settings["method.name"] == "classifier" else {}
+    method = methods.make(tiny_runs.config(data, **settings, **on_a_run), info)
+    params, extra_state = jax.eval_shape(method.init, jax.random.key(0))
+    state = {"params": params, "extra_state": extra_state}
+    shardings = mesh.shard_tree(state, method.sharding_rules, devices)
+    jax.tree.map(lambda leaf, sharding: sharding.shard_shape(leaf.shape), state, shardings)  # they divide
+    leaves = jax.tree_util.tree_leaves_with_path(shardings)
+    split = {mesh.path_name(path): tuple(leaf.spec) for path, leaf in leaves if any(leaf.spec)}
+    assert split == SPLIT.get(name, {}), name
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 1), (1, 4), (2, 4)])

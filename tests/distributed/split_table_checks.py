@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+import time
 
 import jax
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from xmc_jax.distributed import sharding, split_table
+from xmc_jax.distributed import runtime, sharding, split_table
 from xmc_jax.distributed.split_table import SplitTable
 from xmc_jax.refresh import balanced_clusters, kept_edges, label_centroids, shortlist
 from xmc_jax.retrieval.fusion import Fusion
@@ -125,6 +126,14 @@ def files_are_written_whole(rng, path) -> None:
   np.testing.assert_array_equal(run_folder.open_array(path / "table.npy", 501), array)
 
 
+def the_main_process_goes_first(path) -> None:
+  with runtime.main_process_first("first"):
+    if runtime.is_main_process():
+      time.sleep(1)
+      (path / "first").touch()
+    assert (path / "first").exists()
+
+
 def main() -> None:
   number, count, port, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], pathlib.Path(sys.argv[4])
   jax.distributed.initialize(f"localhost:{port}", count, number)
@@ -136,6 +145,7 @@ def main() -> None:
   centroids_and_edges_are_the_same(np.random.default_rng(3))
   clusters_are_as_good(np.random.default_rng(4))
   files_are_written_whole(np.random.default_rng(5), folder)
+  the_main_process_goes_first(folder / str(count))
 
 
 if __name__ == "__main__":

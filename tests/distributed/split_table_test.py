@@ -21,6 +21,7 @@ def test_split_tables_give_what_whole_ones_do(tmp_path):
       probe.bind(("localhost", 0))
       port = str(probe.getsockname()[1])
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": tiny_devices.flags(2), "PYTHONPATH": str(ROOT)}
+    (tmp_path / str(count)).mkdir()
     commands = [
       [sys.executable, str(CHECKS), str(number), str(count), port, str(tmp_path)] for number in range(count)
     ]
