@@ -157,7 +157,7 @@ def _mean(row: dict, what: str, metric: str) -> float:
 
 _STEPS = "{:.1f} steps on average, {} at most; checkpoints are 2 or 3 steps apart"
 _OF_FAULTS = {  # what may be lost, how it is noticed
-  "kill -9": (_STEPS, "a step without a manifest is incomplete"),
+  "kill -9": (_STEPS, "an incomplete step has a temporary name"),
   "kill -9 while data are prepared": ("what was prepared", "a folder without a manifest is incomplete"),
   "kill -9 while predictions are written": ("fewer than 1,024 lines", "`.part`, with a record of its input"),
   "kill -9 while a run is exported": ("what was exported", "a temporary name is an incomplete export"),
