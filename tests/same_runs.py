@@ -4,12 +4,22 @@ import pathlib
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import scipy.sparse as sp
 import tiny_runs
 
-from xmc_jax.distributed import sharding as mesh
 from xmc_jax.storage import checksums, run_folder
-from xmc_jax.storage.checkpoints import StepFolder
+
+
+def saved_state(folder: pathlib.Path, step: int) -> dict:
+  """Reads the state of a step as nested dicts of arrays, whichever devices have written it."""
+  path = folder / str(step) / "state"
+  with ocp.PyTreeCheckpointer() as reader:
+    shapes = reader.metadata(path).item_metadata.tree
+    arrays = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
+    state = reader.restore(path, args=ocp.args.PyTreeRestore(restore_args=arrays))
+  state["extra_state"] = state.pop("aux", None) or {}  # its name on disk
+  return state
 
 
 def _arrays(tree):
@@ -17,13 +27,12 @@ def _arrays(tree):
 
 
 def _assert_same_checkpoints(one: pathlib.Path, other: pathlib.Path, newest: bool):
-  sharding = mesh.replicated(mesh.make())
   steps = [sorted(path.name for path in folder.iterdir()) for folder in (one, other)]
   if newest:
     steps = [[max((name for name in names if name.isdecimal()), key=int)] for names in steps]
   assert steps[0] == steps[1]  # no leftovers either
   for step in map(int, steps[0]):
-    found = [StepFolder(folder, read_only=True).restore_state(step, sharding) for folder in (one, other)]
+    found = [saved_state(folder, step) for folder in (one, other)]
     for (name, left), (_, right) in zip(*map(_arrays, found), strict=True):
       assert left.dtype == right.dtype and left.tobytes() == right.tobytes(), f"{one.name} {step} {name}"
     hosts = [checksums.read_record(folder / str(step)) for folder in (one, other)]

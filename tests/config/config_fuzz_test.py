@@ -18,6 +18,7 @@ from tests import tiny_runs
 from tests.cli.main_test import DEXML, child
 from tests.config.config_test import DECLARED, DEFAULT, USUAL, made, remedies
 from tests.golden_test import PRESETS
+from tests.methods.methods_test import CASES
 from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.cli import flags as options
@@ -214,12 +215,6 @@ def test_configs_that_are_more_than_values(spoil, words):
   assert words in refused(config)
 
 
-def test_a_dict_is_no_config():
-  """It would pass for one until its first attribute is asked for."""
-  with pytest.raises(ConfigError, match="gave a dict; it must return"):
-    methods.check_config(methods.default_config().to_dict())
-
-
 # The command line.
 
 
@@ -367,28 +362,8 @@ def test_more_frozen_layers_than_there_are_give_no_plan():
 
 # Trainings: what no plan can know.
 
-BASES = {
-  "dexml": {},
-  "ova": {"method.name": "ova"},
-  "ance": {
-    "method.name": "ance",
-    "method.loss": "softmax",
-    "method.labels": "in_batch",
-    "method.num_hard_negatives": 2,
-    "method.shortlist_first_epoch": 1.0,
-  },
-  "dexa": {
-    "method.name": "dexa",
-    "method.loss": "margin",
-    "method.labels": "in_batch",
-    "method.num_label_clusters": 8,
-    "method.clusters_first_epoch": 1.0,
-  },
-  "prime": tiny_runs.PRIME,
-  "ramen": tiny_runs.RAMEN,
-  "unidec": tiny_runs.UNIDEC,
-  "rae_xmc": {**tiny_runs.RAE_XMC, "method.point_positive_weight": 0.3, "method.clusters_first_epoch": 1.0},
-}
+BASES = [CASES[name] for name in ("dexml-all", "ova", "ance-margin", "dexa", "prime", "ramen", "unidec")]
+BASES.append(CASES["rae_xmc-points"])
 # Not the training's business, or other tests'; and what would only take long.
 _APART = (
   "name",
@@ -410,18 +385,14 @@ _SMALL = {
 
 
 @pytest.mark.parametrize(
-  "base, count",
-  [
-    ("ova", 1),
-    *(pytest.param(base, 3, marks=pytest.mark.slow) for base in BASES),
-  ],
+  "base, count", [(CASES["ova"], 1), *(pytest.param(base, 3, marks=pytest.mark.slow) for base in BASES)]
 )
 def test_trainings_of_legal_settings_end_well_or_in_a_line(base, count, tmp_path):
-  rng = random.Random(base)
+  rng = random.Random(base["method.name"])
   folder = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "raw"))
   keys = {
     key: declared
-    for key, declared in keys_beside(BASES[base]).items()
+    for key, declared in keys_beside(base).items()
     if not key.startswith(("encoder.name", "encoder.init", "encoder.tok", *_APART))
   }
   done = 0
@@ -429,7 +400,7 @@ def test_trainings_of_legal_settings_end_well_or_in_a_line(base, count, tmp_path
     chosen = {key: legal(keys[key], rng, _SMALL.get(key, 2000)) for key in rng.sample(list(keys), 3)}
     print(f"settings: {chosen}")  # shown with a failure
     try:
-      config = tiny_runs.config(folder, **{"train.num_epochs": 2, **BASES[base], **chosen})
+      config = tiny_runs.config(folder, **{"train.num_epochs": 2, **base, **chosen})
       commands.train_and_test(config, tmp_path / f"run{rng.random()}")
       done += 1
     except UserError as error:

@@ -11,10 +11,10 @@ import sys
 import jax
 import numpy as np
 import pytest
+import same_runs
 import tiny_devices
 import tiny_runs
 
-from xmc_jax.distributed import sharding
 from xmc_jax.storage.checkpoints import StepFolder
 
 HERE = pathlib.Path(__file__).parents[1]
@@ -78,9 +78,8 @@ def _launch(flags, count, devices_each, **environment):
 
 
 def _trained(workdir):
-  checkpoints = StepFolder(workdir / "checkpoints", read_only=True)
-  state = checkpoints.restore_state(checkpoints.latest(), sharding.replicated(sharding.make()))
-  return checkpoints.latest(), jax.device_get(state["params"])
+  step = StepFolder(workdir / "checkpoints", read_only=True).latest()
+  return step, same_runs.saved_state(workdir / "checkpoints", step)["params"]
 
 
 # By method: settings, training rows, steps of an epoch. DEXML has what comes after, too: the hybrid ranker is
@@ -97,7 +96,7 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
   settings, num_train, per_epoch = TRAININGS[method]
   data = tiny_runs.write_data(tmp_path / "data", num_train=num_train)
-  config = tiny_runs.config_file(tmp_path / "config.py", data, **SETTINGS, **settings)
+  config = tiny_runs.config_file(tmp_path / "config.py", data, **SETTINGS | settings)
 
   def flags(name):
     return [f"--config={config}", f"--workdir={tmp_path / name}"]

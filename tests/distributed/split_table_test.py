@@ -27,7 +27,7 @@ def test_split_tables_give_what_whole_ones_do(tmp_path):
     ]
     children = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for command in commands]
     try:
-      errors = [child.communicate(timeout=240)[1] for child in children]
+      errors = [child.communicate(timeout=600)[1] for child in children]
     finally:
       for child in children:
         child.kill()

@@ -64,12 +64,11 @@ def test_a_state_is_restored_where_its_template_lies(tmp_path):
     assert found.sharding.is_equivalent_to(wanted.sharding, found.ndim)
 
 
-def test_restore_state_needs_no_template(tmp_path):
+def test_parameters_alone_need_no_template(tmp_path):
   checkpoints = StepFolder(tmp_path)
   checkpoints.save(1, _state(), FRESH, HOST)
-  found = checkpoints.restore_state(1, sharding.replicated(sharding.make(2, 1)))
-  _assert_same(found["params"], _state().params)
-  _assert_same(found["extra_state"], _state().extra_state)
+  found = checkpoints.restore_trained(1, ((".*", ()),), sharding.make(2, 1))
+  _assert_same(found, (_state().params, _state().extra_state))
   assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(found))
 
 
@@ -176,7 +175,7 @@ def test_damage_is_one_line_that_names_the_step(victim, how, tmp_path):
   checkpoints = StepFolder(tmp_path)
   for restore in (
     lambda: checkpoints.restore(30, _state()),
-    lambda: checkpoints.restore_state(30, sharding.replicated(sharding.make())),
+    lambda: checkpoints.restore_trained(30, ((".*", ()),), sharding.make()),
   ):
     try:
       restore()

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import tiny_runs
+from same_runs import saved_state
 
 from xmc_jax import refresh
 from xmc_jax.distributed import sharding
@@ -161,9 +162,7 @@ def test_a_run_keeps_its_cache_and_goes_on_with_it(make_run, data, tmp_path):
         loop.train(run, MetricWriter(workdir))
       except KeyboardInterrupt:
         return None
-    return jax.device_get(
-      run.saved.checkpoints(read_only=True).restore_state(22, sharding.replicated(run.mesh))
-    )
+    return saved_state(workdir / "checkpoints", 22)
 
   whole = run_to(tmp_path / "whole", 100)
   assert run_to(tmp_path / "stopped", 15) is None

@@ -54,14 +54,6 @@ def restore(folder: Path, state: PyTree) -> tuple[PyTree, PyTree]:
   return _from_disk(found, state), refreshed
 
 
-def restore_state(folder: Path, sharding: jax.sharding.Sharding) -> PyTree:
-  """Reads the state of a step as nested dicts, each array laid out by `sharding`; collective."""
-  template = jax.tree.map(
-    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), _saved(folder)
-  )
-  return restore(folder, _from_disk(template, {}))[0]
-
-
 def restore_trained(
   folder: Path, rules: tuple[tuple[str, tuple], ...], devices: jax.sharding.Mesh
 ) -> tuple[PyTree, PyTree]:

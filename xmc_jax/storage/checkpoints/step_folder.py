@@ -101,10 +101,6 @@ class StepFolder:
     with arrays.readable(self.path_of(step)):
       return state, refreshed, checksums.read_record(self.path_of(step))
 
-  def restore_state(self, step: int, sharding: jax.sharding.Sharding) -> PyTree:
-    """Reads the state of one step as nested dicts, each array laid out by `sharding`."""
-    return arrays.restore_state(self.path_of(step), sharding)
-
   def restore_trained(
     self, step: int, rules: tuple[tuple[str, tuple], ...], devices: jax.sharding.Mesh
   ) -> tuple[PyTree, PyTree]:
