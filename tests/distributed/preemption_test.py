@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -191,6 +190,26 @@ def test_a_step_longer_than_the_schedulers_patience_is_left(data, tmp_path):
 
 # --- the listener, without a training ---
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@pytest.fixture
+def handlers():
+  """Lets a test set handlers of signals; puts the earlier ones back."""
+  if threading.current_thread() is not threading.main_thread():
+    pytest.fail("signals reach main threads alone; run tests in one")
+  before = [signal.getsignal(each) for each in SIGNALS]
+  yield
+  for each, handler in zip(SIGNALS, before, strict=True):
+    signal.signal(each, handler)
+
+
+def _wait_for(asked):
+  deadline = time.monotonic() + 10
+  while not asked():
+    assert time.monotonic() < deadline, "it went on"
+    time.sleep(0.001)
+
 
 def test_nothing_is_asked_unless_a_signal_comes():
   stop = Stop(1.0)
@@ -199,50 +218,30 @@ def test_nothing_is_asked_unless_a_signal_comes():
     stop.check()
 
 
-@pytest.mark.parametrize(
-  ("number", "raised"),
-  [
-    (signal.SIGTERM, SystemExit),
-    (signal.SIGINT, KeyboardInterrupt),
-    (signal.SIGUSR1, SystemExit),  # Slurm's --signal
-    (signal.SIGUSR2, SystemExit),
-  ],
-)
-def test_a_signal_is_heard_and_handlers_are_put_back(number, raised, capfd):
-  if threading.current_thread() is not threading.main_thread():
-    pytest.fail("signals reach main threads alone; run tests in one")
-  signals = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
-  before = [signal.signal(each, signal.default_int_handler) for each in signals]
-  try:
-    stop = Stop(60.0, owns_process=True)
-    with stop.listening(), stop.saving():
-      os.kill(os.getpid(), number)
-      deadline = time.monotonic() + 10
-      while not stop.requested(1):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-      with pytest.raises(StopRequested):
-        stop.check()
-      with pytest.raises(raised):
-        stop.leave()
-    assert re.search("stopping after this step", capfd.readouterr().err)
-    assert all(signal.getsignal(each) is signal.default_int_handler for each in signals)
-    assert signal.set_wakeup_fd(-1) == -1
-  finally:
-    for each, handler in zip(signals, before, strict=True):
-      signal.signal(each, handler)
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_heard_and_handlers_are_put_back(number, handlers, capfd):
+  for each in SIGNALS:
+    signal.signal(each, signal.default_int_handler)
+  stop = Stop(60.0, owns_process=True)
+  with stop.listening(), stop.saving():
+    os.kill(os.getpid(), number)
+    _wait_for(lambda: stop.requested(1))
+    with pytest.raises(StopRequested):
+      stop.check()
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit):
+      stop.leave()
+  assert "stopping after this step" in capfd.readouterr().err
+  assert all(signal.getsignal(each) is signal.default_int_handler for each in SIGNALS)
+  assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_a_shells_background_job_goes_on_ignoring_ctrl_c():
-  before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-  try:
-    stop = Stop(60.0, owns_process=True)
-    with stop.listening(), stop.saving():
-      os.kill(os.getpid(), signal.SIGINT)
-      time.sleep(0.05)
-      assert not stop.requested(1)
-  finally:
-    signal.signal(signal.SIGINT, before)
+def test_a_shells_background_job_goes_on_ignoring_ctrl_c(handlers):
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  stop = Stop(60.0, owns_process=True)
+  with stop.listening(), stop.saving():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.05)
+    assert not stop.requested(1)
 
 
 def test_outside_a_main_thread_nothing_is_heard():
@@ -284,43 +283,36 @@ def test_a_signal_ends_a_process_whose_words_nobody_reads():
 
 
 @pytest.mark.parametrize("moment", ["outside training", "late", "saved"])
-def test_sigterm_raises_in_the_main_thread_of_a_process_that_is_not_ours(moment, capfd, monkeypatch):
+def test_sigterm_raises_in_the_main_thread_of_a_process_not_ours(
+  moment, handlers, capfd, monkeypatch
+):
   """As `xmc_jax.train` and `XMCClassifier.fit` are called: their callers' clean-up runs."""
   ends = []
   monkeypatch.setattr(preemption, "_end", lambda *_: ends.append(moment))  # or this test would end all tests
-  before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+  signal.signal(signal.SIGTERM, signal.SIG_DFL)
   stop = Stop(0.1 if moment == "late" else 60.0)
-  try:
-    with pytest.raises(SystemExit) as ended, stop.listening():
-      stop._can_save = moment != "outside training"
-      os.kill(os.getpid(), signal.SIGTERM)
-      deadline = time.monotonic() + 10
-      while moment != "saved" or not stop.requested(1):
-        assert time.monotonic() < deadline, "it went on"
-        time.sleep(0.001)
-      os.kill(os.getpid(), signal.SIGTERM)  # some schedulers repeat it
-      time.sleep(0.05)
-      stop.leave()
-    assert ended.value.code == 143 and not ends
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    said = capfd.readouterr().err
-    assert ("there was no time to save" in said) == (moment == "late") and "same command" not in said
-  finally:
-    signal.signal(signal.SIGTERM, before)
+  with pytest.raises(SystemExit) as ended, stop.listening():
+    stop._can_save = moment != "outside training"
+    os.kill(os.getpid(), signal.SIGTERM)
+    _wait_for(lambda: moment == "saved" and stop.requested(1))
+    os.kill(os.getpid(), signal.SIGTERM)  # some schedulers repeat it
+    time.sleep(0.05)
+    stop.leave()
+  assert ended.value.code == 143 and not ends
+  assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+  said = capfd.readouterr().err
+  assert ("there was no time to save" in said) == (moment == "late") and "same command" not in said
 
 
-def test_a_programs_own_handler_of_sigterm_is_called():
+def test_a_programs_own_handler_of_sigterm_is_called(handlers):
   """With nothing of ours: it decides what happens."""
   calls = []
-  before = signal.signal(signal.SIGTERM, lambda number, _: calls.append(number))
+  signal.signal(signal.SIGTERM, lambda number, _: calls.append(number))
   stop = Stop(60.0)
-  try:
-    with stop.listening(), stop.saving():
-      os.kill(os.getpid(), signal.SIGTERM)
-      time.sleep(0.05)
-    assert calls == [signal.SIGTERM] and not stop.requested(1)
-  finally:
-    signal.signal(signal.SIGTERM, before)
+  with stop.listening(), stop.saving():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.05)
+  assert calls == [signal.SIGTERM] and not stop.requested(1)
 
 
 TESTS = """
@@ -352,18 +344,15 @@ def test_sigterm_ends_pytest_and_fails_no_test(tmp_path):
 
 
 @pytest.mark.parametrize("presses", [1, 2])
-def test_a_notebooks_process_is_interrupted_and_not_ended(presses):
+def test_a_notebooks_process_is_interrupted_and_not_ended(presses, handlers):
   """Outside training at the first, in it at the second."""
-  before = signal.signal(signal.SIGINT, signal.default_int_handler)
+  signal.signal(signal.SIGINT, signal.default_int_handler)
   stop = Stop(60.0)
-  try:
-    with pytest.raises(KeyboardInterrupt), stop.listening():
-      stop._can_save = presses == 2
-      for press in range(presses):
-        assert press == 0 or stop._raised == 1
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.2)
-      pytest.fail("it went on")
-    assert stop.requested(1) == (presses == 2)
-  finally:
-    signal.signal(signal.SIGINT, before)
+  with pytest.raises(KeyboardInterrupt), stop.listening():
+    stop._can_save = presses == 2
+    for press in range(presses):
+      assert press == 0 or stop._raised == 1
+      os.kill(os.getpid(), signal.SIGINT)
+      time.sleep(0.2)
+    pytest.fail("it went on")
+  assert stop.requested(1) == (presses == 2)
