@@ -15,8 +15,6 @@ from xmc_jax.storage import atomic, checksums
 from xmc_jax.storage.checkpoints import arrays
 from xmc_jax.types import PyTree
 
-_UNFINISHED = "unfinished-*"
-
 
 class StepFolder:
   """Keeps the steps of one folder, each in its own subfolder.
@@ -72,7 +70,7 @@ class StepFolder:
     Raises:
       UserError: the disk cannot write it; the message names the last good step.
     """
-    path, unfinished = self.path_of(step), self.folder / _UNFINISHED.replace("*", str(step))
+    path, unfinished = self.path_of(step), self.folder / f"unfinished-{step}"
     if _from_main(lambda: step in self.finished()):
       _on_main(lambda: checksums.update_record(path, record), "updated record")
       return
@@ -89,11 +87,11 @@ class StepFolder:
         _on_main(finish, "finished step")
     except (UserError, ValueError) as error:
       if runtime.is_main_process():
-        self._remove(_UNFINISHED)  # as of a full disk
+        self._remove("unfinished-*")  # as of a full disk
       if not isinstance(error, UserError):
         raise
       raise UserError(f"{error}; {self.last_good()}") from None
-    self._delete(lambda steps: steps[: -self._keep])
+    _on_main(lambda: self._delete(self.finished()[: -self._keep]), "deleted steps")
 
   def restore(self, step: int, state: PyTree) -> tuple[PyTree, PyTree, dict[str, Any]]:
     """Reads `(state, refreshed, record)` of one step; see `arrays.restore`."""
@@ -109,7 +107,7 @@ class StepFolder:
 
   def delete_after(self, step: int) -> None:
     """Deletes steps after this one, which a killed process left: the run goes on from this one."""
-    self._delete(lambda steps: [later for later in steps if later > step])
+    _on_main(lambda: self._delete([later for later in self.finished() if later > step]), "deleted steps")
 
   def _latest_valid(self) -> int:
     damaged = set()
@@ -130,10 +128,7 @@ class StepFolder:
     shutil.rmtree(aside, ignore_errors=True)
     return self.path_of(step).rename(aside)
 
-  def _delete(self, choose: Callable[[list[int]], list[int]]) -> None:
-    _on_main(lambda: self._delete_chosen(choose(self.finished())), "deleted steps")
-
-  def _delete_chosen(self, steps: list[int]) -> None:
+  def _delete(self, steps: list[int]) -> None:
     """Renames before deleting, so that a partial delete is never taken for a checkpoint."""
     for step in steps:
       shutil.rmtree(self._set_aside(step, "deleted"), ignore_errors=True)
@@ -145,8 +140,8 @@ class StepFolder:
   def _clean_up(self) -> None:
     """Makes the folder; removes what killed processes left half written or half deleted."""
     self.folder.mkdir(parents=True, exist_ok=True)
-    for pattern in (_UNFINISHED, "deleted-*"):
-      self._remove(pattern)
+    self._remove("unfinished-*")
+    self._remove("deleted-*")
 
 
 def _on_main(act: Callable[[], None], name: str) -> None:
