@@ -283,9 +283,7 @@ def test_a_signal_ends_a_process_whose_words_nobody_reads():
 
 
 @pytest.mark.parametrize("moment", ["outside training", "late", "saved"])
-def test_sigterm_raises_in_the_main_thread_of_a_process_not_ours(
-  moment, handlers, capfd, monkeypatch
-):
+def test_sigterm_raises_in_the_main_thread_of_a_process_not_ours(moment, handlers, capfd, monkeypatch):
   """As `xmc_jax.train` and `XMCClassifier.fit` are called: their callers' clean-up runs."""
   ends = []
   monkeypatch.setattr(preemption, "_end", lambda *_: ends.append(moment))  # or this test would end all tests

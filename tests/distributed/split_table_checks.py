@@ -28,9 +28,9 @@ def rows_are_those_of_the_whole_table(rng) -> None:
   array[3, 2], array[4, 1], array[5, 0] = np.nan, -0.0, np.inf
   table, ids = split(array), rng.integers(0, len(array), 300)
   subset = np.arange(5, 5000, 7)
-  found = [table.whole(), table[ids], table.take(subset).whole(), table.take(subset)[ids % 700]]
+  found = [table[:], table[ids], table.take(subset)[:], table.take(subset)[ids % 700]]
   wanted = [array, array[ids], array[subset], array[subset][ids % 700]]
-  for one, other in zip(found + [table.map(lambda rows: rows[:, 3:]).whole()], wanted + [array[:, 3:]]):
+  for one, other in zip(found + [table.map(lambda rows: rows[:, 3:])[:]], wanted + [array[:, 3:]]):
     assert one.tobytes() == np.ascontiguousarray(other).tobytes()
   assert not len(table[np.zeros(0, int)])
   for wrong in (np.s_[:, :3], np.ones(len(array), bool), 3):
@@ -48,7 +48,7 @@ def processes_without_rows_take_part(rng) -> None:
   before, split_table._BLOCK_BYTES = split_table._BLOCK_BYTES, 4000
   few = table.take(last)
   assert len(few.own) == (300 if jax.process_index() == jax.process_count() - 1 else 0)
-  np.testing.assert_array_equal(few.whole(), array[last])
+  np.testing.assert_array_equal(few[:], array[last])
   np.testing.assert_array_equal(few[np.arange(299, 0, -1)], array[last][:0:-1])
   np.testing.assert_array_equal(few.gather(last[: len(few.own)].astype(np.int32)), last)
   found = balanced_clusters(few, 64, key=jax.random.key(0))
@@ -89,7 +89,7 @@ def centroids_and_edges_are_the_same(rng) -> None:
   truth = sp.random(501, 203, 0.005, "csr", np.float32, rng)
   assert (truth.getnnz(axis=0) == 0).any()
   found = label_centroids(split(points), truth, lambda: split(texts))
-  np.testing.assert_allclose(found.whole(), label_centroids(points, truth, lambda: texts), atol=1e-6)
+  np.testing.assert_allclose(found[:], label_centroids(points, truth, lambda: texts), atol=1e-6)
   points /= np.linalg.norm(points, axis=1, keepdims=True)
   anchors = texts / np.linalg.norm(texts, axis=1, keepdims=True)
   edges = sp.random(501, 203, 0.05, "csr", np.float32, rng).astype(bool)

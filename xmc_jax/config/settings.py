@@ -187,16 +187,13 @@ def _of_this_version(stored: dict, methods: Mapping[str, Settings]) -> ml_collec
 
 def _filled(stored: dict, usual: dict) -> dict:
   """Adds the defaults of missing keys to stored values; turns lists into tuples, which JSON does not have."""
-  stored = {
-    key: tuple(value) if isinstance(value, list) and isinstance(usual.get(key), tuple) else value
-    for key, value in stored.items()
-  }
-  both = {key for key in stored.keys() & usual.keys() if isinstance(stored[key], dict)}
-  return {
-    **usual,
-    **stored,
-    **{key: _filled(stored[key], usual[key]) for key in both if isinstance(usual[key], dict)},
-  }
+  filled = usual | stored
+  for key, value in stored.items():
+    if isinstance(value, dict) and isinstance(usual.get(key), dict):
+      filled[key] = _filled(value, usual[key])
+    elif isinstance(value, list) and isinstance(usual.get(key), tuple):
+      filled[key] = tuple(value)
+  return filled
 
 
 def differences(old: dict, new: dict, prefix: str = "") -> list[str]:

@@ -91,10 +91,6 @@ class SplitTable:
     mine = (numbers >= self.first) & (numbers < self.first + len(self.own))
     return mine, numbers[mine] - self.first
 
-  def whole(self) -> np.ndarray:
-    """Returns the whole table, on every process; collective."""
-    return self[:]
-
   def blocks(self, numbers: np.ndarray | None = None) -> Iterator[tuple[slice, np.ndarray]]:
     """Yields `(part, rows)`, on every process; collective.
 
@@ -204,7 +200,7 @@ def rows_of(table: Table, rows: np.ndarray) -> Table:
 
 def whole(table: Table) -> np.ndarray:
   """Returns a whole table; collective if it is split."""
-  return table.whole() if isinstance(table, SplitTable) else table
+  return table[:] if isinstance(table, SplitTable) else table
 
 
 def sum_over_processes(array: np.ndarray) -> np.ndarray:

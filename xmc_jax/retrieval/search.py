@@ -75,7 +75,7 @@ def shard_table(labels: Array | Table, devices: Mesh | None = None) -> ShardedTa
   Call it once for labels that are searched several times.
   """
   if devices is None:
-    vectors = jnp.asarray(labels.whole() if isinstance(labels, SplitTable) else labels)
+    vectors = jnp.asarray(labels[:] if isinstance(labels, SplitTable) else labels)
   else:
     vectors = sharding.split_rows(labels, devices, "label")
   return ShardedTable(vectors, len(labels))
