@@ -24,7 +24,7 @@ from xmc_jax.retrieval.fusion import Tree
 from xmc_jax.runs import evaluate, predict, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
-from xmc_jax.storage import path_safety, run_folder
+from xmc_jax.storage import npy, path_safety, run_folder
 
 ROOT = pathlib.Path(__file__).parent.parent
 SOURCES = sorted(path for folder in ("xmc_jax", "experiments") for path in (ROOT / folder).rglob("*.py"))
@@ -187,7 +187,7 @@ def test_no_array_beside_a_run_is_unpickled(tmp_path, witness):
   for name in (run_folder.VECTORS, run_folder.MEMORY):
     pickled_array(tmp_path / name, witness)
     with pytest.raises(UserError, match="not readable"):
-      run_folder.open_array(tmp_path / name, 1)
+      npy.read(tmp_path / name, 1)
   fields = dict.fromkeys(Tree._fields, np.zeros(1, np.int32))
   for field in Tree._fields:
     pickled_arrays(tmp_path / "fusion.npz", witness, **{**fields, field: None})

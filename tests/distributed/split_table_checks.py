@@ -15,7 +15,7 @@ from xmc_jax.distributed.split_table import SplitTable
 from xmc_jax.refresh import balanced_clusters, kept_edges, label_centroids, shortlist
 from xmc_jax.retrieval.fusion import Fusion
 from xmc_jax.retrieval.index import Index
-from xmc_jax.storage import run_folder
+from xmc_jax.storage import npy, run_folder
 
 
 def split(array: np.ndarray) -> SplitTable:
@@ -123,7 +123,7 @@ def clusters_are_as_good(rng) -> None:
 def files_are_written_whole(rng, path) -> None:
   array = rng.normal(size=(501, 203)).astype(np.float32)
   run_folder.save_array(path / "table.npy", split(array))
-  np.testing.assert_array_equal(run_folder.open_array(path / "table.npy", 501), array)
+  np.testing.assert_array_equal(npy.read(path / "table.npy", 501), array)
 
 
 def the_main_process_goes_first(path) -> None:

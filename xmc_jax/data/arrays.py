@@ -94,7 +94,7 @@ def read_array(path: Path, *types: str) -> np.ndarray:
   Raises:
     DataError: the file cannot be read, or has another shape or type.
   """
-  array = npy.read(path, "prepare the data again").view(np.ndarray)
+  array = npy.read(path, remedy="prepare the data again").view(np.ndarray)
   if array.ndim != 1 or array.dtype not in map(np.dtype, types):
     found = f"{array.dtype} of shape {array.shape}"
     expected = f"one dimension of type {' or '.join(types)}"

@@ -19,7 +19,7 @@ from xmc_jax.errors import DataError
 from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval import Index
 from xmc_jax.retrieval.search import with_bias_column
-from xmc_jax.storage import atomic, npy, run_folder
+from xmc_jax.storage import atomic, npy
 
 VECTORS, TEXTS, FAISS, BOTH = "labels.npy", "labels.jsonl", "labels.faiss", "both.faiss"
 SCANN, SCANN_SETTINGS, SAMPLE = "scann", "scann.json", "sample.npy"
@@ -141,7 +141,7 @@ def read_view(folder: Path, view: str, num_labels: int) -> np.ndarray:
   return open_array(folder / _of_view(view), num_labels)
 
 
-open_array = functools.partial(run_folder.open_array, remedy="export again")
+open_array = functools.partial(npy.read, remedy="export again")
 
 
 def read_texts(path: Path) -> tuple[list[str], list[str]]:

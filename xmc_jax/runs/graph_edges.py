@@ -131,9 +131,9 @@ def _walked(
       folder.mkdir(parents=True, exist_ok=True)
       for path, array in zip(paths, (walked.indptr, walked.indices, walked.data)):
         npy.write(path, array)
-  indptr = run_folder.open_array(paths[0], edges.shape[0] + 1)
-  indices = run_folder.open_array(paths[1], int(indptr[-1]))
-  sampling_weights = run_folder.open_array(paths[2], len(indices)) if by_visits else None
+  indptr = npy.read(paths[0], edges.shape[0] + 1)
+  indices = npy.read(paths[1], int(indptr[-1]))
+  sampling_weights = npy.read(paths[2], len(indices)) if by_visits else None
   return sp.csr_matrix(
     (np.broadcast_to(np.True_, len(indices)), indices, indptr), shape=edges.shape
   ), sampling_weights

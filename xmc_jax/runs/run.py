@@ -25,7 +25,7 @@ from xmc_jax.retrieval.table_embedder import with_added_labels
 from xmc_jax.runs import graph_edges
 from xmc_jax.runs.saved import SavedSteps
 from xmc_jax.runs.training_data import TrainingData
-from xmc_jax.storage import path_safety, run_folder
+from xmc_jax.storage import npy, path_safety, run_folder
 from xmc_jax.types import DatasetInfo, PyTree
 
 
@@ -234,7 +234,7 @@ class Run:
       run_folder.save_array(path, self.embedder.split_queries(params, extra_state, self.data.train.tokens))
 
   def _frozen_vectors(self) -> np.ndarray:
-    return run_folder.open_array(self.workdir / run_folder.VECTORS, len(self.data.train))
+    return npy.read(self.workdir / run_folder.VECTORS, len(self.data.train))
 
   def trained(self, last: bool = False) -> tuple[PyTree, PyTree, int]:
     """Reads `(params, extra_state, step)` of the step to use; see `SavedSteps.to_use`.

@@ -27,21 +27,24 @@ def write_blocks(path: Path, shape: tuple[int, ...], blocks: Iterable[np.ndarray
       file.write(np.ascontiguousarray(block, "<f4").data)
 
 
-def read(path: Path, remedy: str) -> np.ndarray:
+def read(
+  path: Path, num_rows: int | None = None, remedy: str = "delete it, and it is made again"
+) -> np.ndarray:
   """Opens an array, memory-mapped and read-only.
 
   Args:
     path: the file.
+    num_rows: its length; None is any.
     remedy: what to do if it is damaged, for the message.
 
   Raises:
-    DataError: the file is missing or damaged.
+    DataError: the file is missing or damaged, or has another length.
   """
   try:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if isinstance(array, np.ndarray):
+    if isinstance(array, np.ndarray) and array.ndim and num_rows in (None, len(array)):
       return array
-    reason = "it holds no array"
+    reason = "it holds no array" if num_rows is None else f"it holds no array of {num_rows} rows"
   except Exception as error:  # the header is Python text, and numpy raises any error of Python's parser
     reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
   raise DataError(f"{path}: not readable ({reason}); {remedy}")

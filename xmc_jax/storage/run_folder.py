@@ -155,20 +155,6 @@ def is_stored(path: pathlib.Path) -> bool:
   return bool(runtime.from_main_process(np.array(path.exists())))
 
 
-def open_array(
-  path: pathlib.Path, num_rows: int, remedy: str = "delete it, and it is made again"
-) -> np.ndarray:
-  """Opens an .npy file of so many rows, memory-mapped.
-
-  Raises:
-    UserError: the file is damaged.
-  """
-  array = npy.read(path, remedy)
-  if not array.ndim or len(array) != num_rows:
-    raise UserError(f"{path}: not readable (it holds no array of {num_rows} rows); {remedy}")
-  return array
-
-
 def forget(workdir: pathlib.Path, *names: str) -> None:
   """Deletes files that were made with parameters that the run no longer has."""
   if runtime.is_main_process():
