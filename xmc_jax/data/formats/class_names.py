@@ -24,12 +24,12 @@ def read_json(path: Path) -> dict:
   with reading(path):
     content = path.read_bytes()
   try:
-    found = json.loads(content)
+    parsed = json.loads(content)
   except (ValueError, RecursionError):
-    found = None
-  if not isinstance(found, dict):
+    parsed = None
+  if not isinstance(parsed, dict):
     raise DataError(f"{path}: expected one JSON object, as `datasets` writes it")
-  return found
+  return parsed
 
 
 def class_names(split: SplitFiles, column: str) -> dict[Path, list[str]]:
@@ -45,15 +45,15 @@ def named(labels: list[str | int], names: list[str], place: Place, row: int) -> 
   Raises:
     DataError: a number that no class has.
   """
-  found: list[str | int] = []
+  by_name: list[str | int] = []
   for label in labels:
     if not isinstance(label, int):
-      found.append(label)
+      by_name.append(label)
     elif 0 <= label < len(names):
-      found.append(names[label])
+      by_name.append(names[label])
     elif label != _UNLABELLED:
       raise place.refuse(row, f"a class in [0, {len(names)}), or -1 for none", label)
-  return found
+  return by_name
 
 
 def is_unlabelled(cell: object) -> bool:
@@ -66,9 +66,9 @@ def notices(names: list[str], label_file: str, is_used: bool, num_unlabelled: in
   where = f"the {len(names):,} class names in the tables' metadata"
   if not names or not is_used:
     return [f"{where} are not all in {label_file}, so labels are read as numbers"] if names else []
-  found = f"{where}, as keys of {label_file}" if label_file else where
+  meaning = f"{where}, as keys of {label_file}" if label_file else where
   unknown = f"rows whose label is -1, for unknown, count as rows without labels: {num_unlabelled:,}"
-  return [f"numbers of labels stand for {found}", *([unknown] if num_unlabelled else [])]
+  return [f"numbers of labels stand for {meaning}", *([unknown] if num_unlabelled else [])]
 
 
 def _features_of(path: Path) -> Any:

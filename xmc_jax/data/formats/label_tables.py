@@ -66,22 +66,22 @@ def read(path: Path, options: Options, notices: list[str], samples: Sequence[set
   if not rows:
     raise refusal(path, 1, "at least one row", "an empty table")
   place = place._replace(numbers=numbers)
-  found = _find_columns(path, rows, options, notices)
-  if key := _key_by_content(rows, found, samples):
+  chosen = _find_columns(path, rows, options, notices)
+  if key := _key_by_content(rows, chosen, samples):
     notices.append(f"{path.name}: keys from column {excerpt(key)}, as cells hold its values")
-    found = found._replace(key=key)
-  wanted = [name for name in (*found.names, found.key, found.parent) if name]
+    chosen = chosen._replace(key=key)
+  wanted = [name for name in (*chosen.names, chosen.key, chosen.parent) if name]
   next(records(path, wanted, [], as_points))  # refuses one of them that the table has twice
-  texts = [joined_text(record, found.names, place, row) for row, record in enumerate(rows)]
+  texts = [joined_text(record, chosen.names, place, row) for row, record in enumerate(rows)]
   names = texts
-  if len(found.names) > 1:
-    names = [joined_text(record, found.names[:1], place, row) for row, record in enumerate(rows)]
-  keys = [text_of(record.get(found.key)) or "" for record in rows] if found.key else names
-  if found.parent:
-    parents = _parents([record.get(found.parent) for record in rows], keys, place, found.parent)
+  if len(chosen.names) > 1:
+    names = [joined_text(record, chosen.names[:1], place, row) for row, record in enumerate(rows)]
+  keys = [text_of(record.get(chosen.key)) or "" for record in rows] if chosen.key else names
+  if chosen.parent:
+    parents = _parents([record.get(chosen.parent) for record in rows], keys, place, chosen.parent)
     texts = with_ancestors(texts, names, keys, parents, place)
   notices += _empty_texts(path, texts)
-  return LabelTable(texts, keys, found.key)
+  return LabelTable(texts, keys, chosen.key)
 
 
 def _empty_texts(path: Path, texts: list[str]) -> list[str]:
@@ -260,8 +260,8 @@ def _hold_numbers(rows: list[dict], names: list[str]) -> list[str]:
   return [name for name in names if all(map(str.isdecimal, values[name]))]
 
 
-def _key_by_content(rows: list[dict], found: _Columns, samples: Sequence[set[str]]) -> str:
-  """Returns the column that has more of the points' labels than those found by name; '' if none has."""
+def _key_by_content(rows: list[dict], chosen: _Columns, samples: Sequence[set[str]]) -> str:
+  """Returns the column that has more of the points' labels than those chosen by name; '' if none has."""
   wanted = set(chain.from_iterable(samples))
   uses: dict[str, Counter[str]] = defaultdict(Counter)
   for name, value in chain.from_iterable(record.items() for record in rows) if wanted else ():
@@ -272,8 +272,8 @@ def _key_by_content(rows: list[dict], found: _Columns, samples: Sequence[set[str
     seen = set(chain.from_iterable(uses[name] for name in names))
     return max(len(seen & sample) / max(1, len(sample)) for sample in samples)
 
-  own = (found.key, *found.names)
-  others = {name: seen for name, seen in uses.items() if name not in ("", *own, found.parent)}
+  own = (chosen.key, *chosen.names)
+  others = {name: seen for name, seen in uses.items() if name not in ("", *own, chosen.parent)}
   best = max((name for name, seen in others.items() if seen.total() < 2 * len(seen)), key=share, default="")
   return best if best and ENOUGH_KNOWN <= share(best) > share(*own) else ""
 
