@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from xmc_jax.data import cache, manifest
+from xmc_jax.data import prepared
 from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile
 
 TOPICS, WORDS = 256, 32  # words of each topic
@@ -32,7 +32,7 @@ def write(folder: pathlib.Path, num_points: int, num_labels: int, num_test: int 
       _pairs(arrays, f"{split}.filter", count, num_labels, rng, _few, with_values=False)
     for side, count in (("query_edges", num_points), ("label_edges", num_labels)):
       _pairs(arrays, f"graph.meta.{side}", count, num_anchors, rng, _some)
-  _tokenizer().save(str(folder / cache.TOKENIZER))
+  _tokenizer().save(str(folder / prepared.TOKENIZER))
   counts = {"train": {"texts": num_points}, "test": {"texts": num_test}, "labels": {"texts": num_labels}}
   edges = {"query_edges": num_points, "label_edges": num_labels}  # or more: each has one
   graphs = {"meta": {"texts": num_anchors, **edges}}
@@ -46,7 +46,7 @@ def write(folder: pathlib.Path, num_points: int, num_labels: int, num_test: int 
     "counts": {**counts, "graphs": graphs},
     "notices": [],
   }
-  manifest.write_manifest(folder, {**said, "files": files})
+  prepared.write_manifest(folder, {**said, "files": files})
   return folder
 
 

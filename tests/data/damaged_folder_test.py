@@ -11,7 +11,7 @@ import pytest
 import sample_folders as samples
 
 from xmc_jax import data
-from xmc_jax.data.manifest import is_prepared
+from xmc_jax.data.prepared import is_prepared
 from xmc_jax.errors import DataError
 
 

@@ -9,7 +9,7 @@ from cases import each_case
 
 from tests.data.data_layouts_test import rows_of
 from xmc_jax import data
-from xmc_jax.data.manifest import options_for
+from xmc_jax.data.prepared import options_for
 from xmc_jax.errors import DataError
 
 

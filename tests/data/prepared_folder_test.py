@@ -15,7 +15,7 @@ import sample_folders as samples
 
 from xmc_jax import data
 from xmc_jax.config import cache_root
-from xmc_jax.data import cache
+from xmc_jax.data import prepared
 from xmc_jax.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +53,7 @@ def test_manifest(folder, tmp_path, tokenizer):
   assert {entry["name"] for entry in manifest["sources"]} == {path.name for path in folder.iterdir()}
   for name, entry in manifest["files"].items():
     assert (tmp_path / "out" / name).stat().st_size == entry["size"]
-    assert entry["sha256"] == cache.sha256(tmp_path / "out" / name)
+    assert entry["sha256"] == prepared.sha256(tmp_path / "out" / name)
   assert manifest == data.read_manifest(tmp_path / "out")
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from xmc_jax.data.arrays import read_csr, read_ragged
-from xmc_jax.data.cache import TOKENIZER, why_damaged
-from xmc_jax.data.manifest import read_manifest
+from xmc_jax.data.prepared import TOKENIZER, read_manifest, why_damaged
 from xmc_jax.data.texts import Texts
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.data.vocabulary import load_tokenizer

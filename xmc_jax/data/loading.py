@@ -7,8 +7,8 @@ from typing import Any
 
 from xmc_jax.config import cache_root
 from xmc_jax.data.dataset import Dataset, load_prepared
-from xmc_jax.data.manifest import is_prepared
 from xmc_jax.data.prepare import Progress, prepare
+from xmc_jax.data.prepared import is_prepared
 from xmc_jax.data.tokens import rust_tokenizer
 
 

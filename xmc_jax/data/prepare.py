@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xmc_jax.data import cache, formats
+from xmc_jax.data import formats, prepared
 from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile
 from xmc_jax.data.formats.filters_and_graphs import filter_of
 from xmc_jax.data.formats.lines import PACKED, text_lines
 from xmc_jax.data.formats.matrices import cleaned, matrix_chunks
 from xmc_jax.data.formats.source import GraphFiles, Options, Source, hashes_of
-from xmc_jax.data.manifest import read_manifest, write_manifest
+from xmc_jax.data.prepared import read_manifest, write_manifest
 from xmc_jax.data.texts import utf8, well_formed
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.errors import DataError
@@ -81,17 +81,17 @@ def prepare(
     "tokenizer": encoder and _tokenizer_entry(encoder, tokenizer_name),
   }
   root = source_path if source_path.is_dir() else source_path.parent
-  with atomic.writing(folder, cache.REMEDY):
-    if not cache.why_stale(folder, identity, source.files, root):
+  with atomic.writing(folder, prepared.REMEDY):
+    if not prepared.why_stale(folder, identity, source.files, root):
       return Prepared(folder, read_manifest(folder), "")
     with whole_folder.in_turn(folder):
       # Another process may have prepared it while this one waited for the lock.
-      why = cache.why_stale(folder, identity, source.files, root)
+      why = prepared.why_stale(folder, identity, source.files, root)
       if why:
         _log.info("preparing %s: %s", folder, why)
-        with cache.built_beside(folder) as beside:
+        with prepared.built_beside(folder) as beside:
           atomic.check_room(folder, _likely_bytes(source.files), "the prepared data")
-          sources = cache.fingerprints(source.files, root)
+          sources = prepared.fingerprints(source.files, root)
           _fill(beside, source, encoder, progress or (lambda *_: None), {**identity, "sources": sources})
   return Prepared(folder, read_manifest(folder), why)
 
@@ -101,7 +101,7 @@ def _fill(folder: Path, source: Source, encoder: Encoder | None, progress: Progr
   with ArrayFolder(folder) as arrays:
     counts = _Builder(source, arrays, encoder, progress).build()
   if encoder:
-    (folder / cache.TOKENIZER).write_text(encoder.json, encoding="utf-8")
+    (folder / prepared.TOKENIZER).write_text(encoder.json, encoding="utf-8")
   written = sorted(folder.iterdir())
   files: dict[str, dict[str, Any]] = {}
   for path in written:

@@ -17,7 +17,7 @@ from xmc_jax.console import say
 from xmc_jax.data import documents, formats
 from xmc_jax.data.documents import Document
 from xmc_jax.data.formats.lines import STANDARD_INPUT
-from xmc_jax.data.manifest import options_for
+from xmc_jax.data.prepared import options_for
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.runs import answers, evaluate

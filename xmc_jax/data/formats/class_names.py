@@ -7,8 +7,7 @@ from typing import Any
 from xmc_jax.data.formats import arrow
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import Place
-from xmc_jax.data.formats.split_files import SplitFiles
-from xmc_jax.data.formats.table_files import ARROW, suffix
+from xmc_jax.data.formats.table_files import ARROW, SplitFiles, suffix
 from xmc_jax.errors import DataError
 
 _LISTS = ("Sequence", "List", "LargeList")

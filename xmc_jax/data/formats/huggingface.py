@@ -5,7 +5,7 @@ from pathlib import Path
 from xmc_jax.data.formats import label_tables, tables
 from xmc_jax.data.formats.class_names import read_json
 from xmc_jax.data.formats.source import Options, excerpt
-from xmc_jax.data.formats.split_files import VALIDATION, SplitFiles, left_out, name_of
+from xmc_jax.data.formats.table_files import VALIDATION, SplitFiles, left_out, name_of
 from xmc_jax.errors import DataError
 
 LOOKS_FOR = "dataset_dict.json, or state.json and dataset_info.json"

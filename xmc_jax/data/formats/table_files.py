@@ -1,21 +1,30 @@
-"""Rows of tables (JSON, CSV, TSV, parquet, .arrow) and labelled lines as records, with their line numbers."""
+"""Tables in all their formats, and lines with labels: the files of each split, their columns, their rows."""
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from xmc_jax.data.formats import arrow, separated
-from xmc_jax.data.formats.columns import TableColumns
+from xmc_jax.data.formats.columns import TableColumns, shown, text_and_label_columns
 from xmc_jax.data.formats.json_records import is_array, items, objects
-from xmc_jax.data.formats.lines import CHUNK_ROWS, PACKED, Lines
-from xmc_jax.data.formats.source import DEFAULTS, Options, Place, refusal
+from xmc_jax.data.formats.label_cells import columns_of_bits
+from xmc_jax.data.formats.lines import CHUNK_ROWS, PACKED, Lines, find
+from xmc_jax.data.formats.source import DEFAULTS, Options, Place, excerpt, refusal
+from xmc_jax.errors import DataError
 
 # That tables may be named by; .arrow files never are.
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet", ".json", ".xlsx")
 TABBED = (".tsv", ".txt")  # whose quotation marks may be letters
 JSON = (".jsonl", ".json")  # whose rows have keys of their own, so that one may lack some
 ARROW = (".parquet", ".arrow")  # whose schemas name their columns
+_SHARD = re.compile(
+  r"(?P<split>\w[\w.]*)-(?P<number>\d{5,9})-of-(?P<total>\d{5,9})(-[0-9a-f]{16})?(?P<end>\.\w+?(\.(gz|bz2|xz|zip))?)"
+)
+VALIDATION = ("validation", "valid", "val", "dev")
+_STEMS = {"train": ("train", "trn"), "test": ("test", "tst")}
 _LABELLED_LINE = re.compile(r"((?:__label__\S+\s+)+|\d+(?:,\d+)*\t|\t)(.*)")
 
 
@@ -98,3 +107,138 @@ def _labelled_lines(path: Path, notices: list[str], options: Options) -> Iterato
           labels = [int(label) for label in parts[1].split(",") if label.strip()]
         records.append({"text": parts[2].strip(), "labels": labels})
       yield place, records
+
+
+class SplitFiles(NamedTuple):
+  """Holds the tables of one split, which have the same columns.
+
+  Attributes:
+    files: the tables, in the order of their rows.
+    name: what a notice calls them.
+    features: the file that describes their columns (`dataset_info.json`); None if they do so themselves.
+    held_out: those of the files, the last, whose rows choose the best parameters.
+  """
+
+  files: tuple[Path, ...]
+  name: str
+  features: Path | None = None
+  held_out: tuple[Path, ...] = ()
+
+  def followed_by(self, validation: "SplitFiles | None") -> "SplitFiles":
+    """Returns the split with the rows of this one, to be held out, behind its own."""
+    more = validation.files if validation else ()
+    return self._replace(files=(*self.files, *more), held_out=more)
+
+
+def one_file(path: Path) -> SplitFiles:
+  """Returns the split that consists of this table."""
+  return SplitFiles((path,), path.name)
+
+
+def find_splits(
+  folder: Path, suffixes: tuple[str, ...], notices: list[str]
+) -> tuple[SplitFiles | None, SplitFiles | None]:
+  """Returns the training (with validation) and the test tables of a folder; None for a split without any.
+
+  Adds a notice for each split that is left out.
+
+  Raises:
+    DataError: a shard is missing, or shards of two sets are mixed.
+  """
+  shards = _shards(folder, suffixes)
+  train, test = (_find_split(folder, stems, suffixes, shards) for stems in _STEMS.values())
+  if train is not None:
+    train = train.followed_by(_find_split(folder, VALIDATION, suffixes, shards))
+    read = {*VALIDATION, *(stem for stems in _STEMS.values() for stem in stems)}
+    notices += left_out([split for split in shards if split not in read])
+  return train, test
+
+
+def left_out(splits: list[str]) -> list[str]:
+  """Returns a notice for the splits of a data set that are not read; none if there are no such splits."""
+  if not splits:
+    return []
+  return [f"not read: split {', '.join(map(repr, sorted(set(splits))[:8]))}"]
+
+
+def _find_split(
+  folder: Path, stems: tuple[str, ...], suffixes: tuple[str, ...], shards: dict[str, list[re.Match]]
+) -> SplitFiles | None:
+  single = find(folder, *(stem + kind for stem in stems for kind in suffixes))
+  numbered = next(((stem, shards[stem]) for stem in stems if stem in shards), None)
+  if single and numbered:
+    raise DataError(f"{folder}: {single.name} and {numbered[1][0][0]} are the same split; remove one")
+  if single:
+    return one_file(single)
+  return _checked(folder, *numbered) if numbered else None
+
+
+def _shards(folder: Path, suffixes: tuple[str, ...]) -> dict[str, list[re.Match]]:
+  """Returns the shards of a folder by the name of their split."""
+  found: dict[str, list[re.Match]] = {}
+  for path in sorted(folder.iterdir()):
+    match = _SHARD.fullmatch(path.name)
+    if match and suffix(path) in suffixes:
+      found.setdefault(match["split"], []).append(match)
+  return found
+
+
+def _checked(folder: Path, split: str, shards: list[re.Match]) -> SplitFiles:
+  """Returns a split's shards in the order of their numbers."""
+  first = shards[0]
+  total = int(first["total"])
+  for other in shards:
+    if (other["total"], other["end"]) != (first["total"], first["end"]):
+      raise DataError(f"{folder}: {first[0]} and {other[0]} belong to two sets of shards; remove one set")
+  by_number = {int(match["number"]): match for match in shards}
+  if len(by_number) < len(shards):
+    raise DataError(f"{folder}: two files are shard {_twice(shards)} of {split}; remove one")
+  missing = next((number for number in range(total) if number not in by_number), None)
+  if missing is not None or max(by_number) >= total:
+    wanted = f"{split}-{0 if missing is None else missing:05}-of-{first['total']}{first['end']}"
+    raise DataError(f"{folder}: expected {total} shards, such as {wanted}, found {len(shards)}")
+  files = tuple(folder / by_number[number][0] for number in range(total))
+  return SplitFiles(files, name_of(files))
+
+
+def name_of(files: tuple[Path, ...], folder: str = "") -> str:
+  """Returns what a notice calls these files."""
+  return folder + files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+
+
+def _twice(shards: list[re.Match]) -> int:
+  numbers = sorted(int(match["number"]) for match in shards)
+  return next(one for one, two in pairwise(numbers) if one == two)
+
+
+def find_columns(
+  split: SplitFiles, of_train: TableColumns | None, options: Options, notices: list[str]
+) -> TableColumns:
+  """Returns the columns to read of a split's tables.
+
+  Args:
+    split: its tables.
+    of_train: those of the training tables, which tell the columns of 0 and 1; None for these tables.
+    options, notices: as in `Source`.
+
+  Raises:
+    DataError: a column is missing. Rows of JSON may lack labels, and a file of it all rows.
+  """
+  first, *others = split.files
+
+  def one_hot() -> tuple[str, ...]:
+    if of_train:
+      return of_train.labels
+    with suppress(DataError):  # a column of another type, which nobody may need
+      return columns_of_bits(next(records(first, (), notices, options))[1])
+    return ()
+
+  chosen = text_and_label_columns(first, column_names(first, notices, options), options, one_hot, notices)
+  for path in others:
+    is_json = suffix(path) in JSON
+    have = column_names(path, notices, options, may_be_empty=is_json)
+    wanted = chosen.texts if is_json else (*chosen.texts, *chosen.labels)
+    if have and (missing := next((name for name in wanted if name not in have), "")):
+      expected = f"a column {excerpt(missing)}, as in {first.name}"
+      raise DataError(f"{path}: expected {expected} {shown(have)}")
+  return chosen

@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xmc_jax.data.formats import class_names, columns, label_tables
+from xmc_jax.data.formats import class_names, columns, label_tables, table_files
 from xmc_jax.data.formats.columns import TableColumns
 from xmc_jax.data.formats.json_records import joined_text
 from xmc_jax.data.formats.label_cells import CellSurvey, cell_of
 from xmc_jax.data.formats.label_ids import Vocabulary
 from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows, excerpt, hashes_of, some_of
-from xmc_jax.data.formats.split_files import SplitFiles, find_columns, find_splits, one_file
-from xmc_jax.data.formats.table_files import SUFFIXES, column_names, records, resolved, suffix
+from xmc_jax.data.formats.table_files import SUFFIXES, SplitFiles, find_splits, one_file, records, suffix
 from xmc_jax.errors import ConfigError, DataError
 
 LOOKS_FOR = (
@@ -160,7 +159,7 @@ class _Tables:
 
   def _scan(self, split: SplitFiles) -> _Scan:
     of_train = self._scans[self._train].columns if self._scans else None
-    names = find_columns(split, of_train, self._options, self._notices)
+    names = table_files.find_columns(split, of_train, self._options, self._notices)
     cells: list[object] = []
     places: list[Place] = []
     hashes = array("q")
@@ -216,7 +215,7 @@ class _Tables:
     if not self._vocabulary.texts and not self._label_file:
       first = self._train.files[0]
       column = excerpt(self._scans[self._train].columns.labels[0])
-      have = columns.shown(column_names(first, [], self._options))
+      have = columns.shown(table_files.column_names(first, [], self._options))
       change = f"set another with --config.data.label_column=NAME {have}"
       raise DataError(f"{first}: expected at least one label in column {column}, found none; {change}")
 
@@ -233,7 +232,7 @@ class _Tables:
 
   def _say_what_was_read(self, survey: CellSurvey) -> None:
     """Adds notices on columns, cells and labels; sets `read_by`."""
-    named = resolved(self._train.files[0], self._scans[self._train].columns, self._options)
+    named = table_files.resolved(self._train.files[0], self._scans[self._train].columns, self._options)
     self.read_by |= {**named, "label_separator": survey.separator(self._format)}
     has_rows = self._vocabulary.has_rows or (bool(self._class_names) and not self._label_file)
     self.read_by["numbers"] = "rows" if has_rows else ""
