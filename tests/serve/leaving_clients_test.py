@@ -1,6 +1,7 @@
 """Clients that leave before their answer hold the server up for nobody."""
 
 import asyncio
+import contextlib
 import json
 
 import pytest
@@ -31,16 +32,14 @@ class Client:
 @pytest.fixture
 def application():
   """Makes applications over a model, and ends their workers."""
-  made = []
+  with contextlib.ExitStack() as stack:
 
-  def make(model, **limits):
-    made.append(serve.app(model, limits=serve.Limits(**limits)))
-    return made[-1]
+    def make(model):
+      served = serve.app(model)
+      stack.callback(served.state.worker.close)
+      return served
 
-  yield make
-  for one in made:
-    one.state.worker.close()
-    one.state.worker.join(10)
+    yield make
 
 
 async def until(holds):
@@ -87,5 +86,4 @@ def test_a_client_that_leaves_while_the_model_works_on_its_text_harms_nobody(app
     await asyncio.wait_for(staying.asking, 10)
     return [client.sent[0]["status"] for client in (leaving, staying)]
 
-  assert asyncio.run(ask()) == [499, 200]
-  assert not capsys.readouterr().err
+  assert asyncio.run(ask()) == [499, 200] and not capsys.readouterr().err

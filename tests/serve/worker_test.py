@@ -25,8 +25,7 @@ def made():
   yield make
   for worker in workers:
     worker.close()
-    worker.join(10)
-    assert not worker.is_alive
+    assert worker.join(10)
 
 
 def held(model, worker):
@@ -137,8 +136,7 @@ def test_at_the_end_what_waits_and_later_requests_are_refused(made):
     worker.embed(["late"])
   model.goes_on.set()
   assert len(first.result(10)) == 1
-  worker.join(10)
-  assert not worker.is_alive
+  assert worker.join(10)
 
 
 def test_a_model_that_cannot_warm_up_says_so():

@@ -183,7 +183,6 @@ class Exported:
     # A new label has only its text. It has no classifier, so its classifier vector is 0.
     added = {view: vectors if view == "encoder" else np.zeros_like(vectors) for view in self._by_view}
     views = {view: [array, added[view]] for view, array in self._by_view.items()}
-    views = views if len(views) > 1 else {}
     keys = [*self._keys, *new_keys]
     label_files.write(part, [self._vectors, vectors], texts, sample, keys=keys, views=views, points=points)
 

@@ -64,7 +64,7 @@ def write(
     texts: L label texts.
     sample: `[m, D]` queries that ScaNN's search is tuned with; stored next to its index.
     keys: the L keys of the labels; None if they are the texts.
-    views: other kinds of label vectors by name, like `parts`.
+    views: kinds of label vectors by name, like `parts`; written if there are several.
     points: `[N, D]` training points, for an index of both; None for none.
 
   Returns:
@@ -72,8 +72,9 @@ def write(
   """
   folder.mkdir(parents=True, exist_ok=True)
   write_vectors(folder / VECTORS, len(texts), _blocks(parts))
-  for view, of_view in views.items():
-    write_vectors(folder / _of_view(view), len(texts), _blocks(of_view))
+  if len(views) > 1:
+    for view, of_view in views.items():
+      write_vectors(folder / _of_view(view), len(texts), _blocks(of_view))
   write_texts(folder / TEXTS, texts, texts if keys is None else keys)
   vectors = open_array(folder / VECTORS, len(texts))
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))

@@ -31,7 +31,7 @@ def busy(why: str) -> Response:
 
 def predictions(found: Sequence[Sequence[Label]]) -> Response:
   """Answers `/predict` with the labels of each text."""
-  return as_json({"predictions": [{"labels": [_label(label) for label in of_text]} for of_text in found]})
+  return as_json({"predictions": [{"labels": [_label(label) for label in labels]} for labels in found]})
 
 
 def embeddings(vectors: np.ndarray) -> Response:

@@ -114,9 +114,9 @@ def _add_model_routes(api: FastAPI, worker: ModelWorker, default_k: int, least: 
     asked: Any = body
     texts = _texts_of(asked, worker.limits.max_text_length)
     k = default_k if asked.k is None else asked.k
-    found = await _answered(worker.predict(texts, k, asked.explain), request) if texts else []
+    labels = await _answered(worker.predict(texts, k, asked.explain), request) if texts else []
     threshold = least if asked.threshold is None else asked.threshold
-    return answers.predictions([_above(threshold, text, of) for text, of in zip(texts, found)])
+    return answers.predictions([_above(threshold, text, of) for text, of in zip(texts, labels)])
 
   @api.post("/embed", response_model=schemas.EmbedAnswer, responses=_WITH_BODY)
   async def embed(body: EmbedRequest, request: Request) -> Response:  # type: ignore[valid-type]

@@ -73,13 +73,9 @@ class ModelWorker:
     return self._waiting
 
   @property
-  def is_alive(self) -> bool:
-    return self._thread.is_alive()
-
-  @property
   def is_ready(self) -> bool:
     """Returns whether the model is warm, and the worker has not ended."""
-    return self._ready.done() and self.is_alive
+    return self._ready.done() and self._thread.is_alive()
 
   def start(self) -> Future:
     """Starts the thread, which warms the model up; returns a future that is done when it is ready."""
@@ -114,10 +110,11 @@ class ModelWorker:
       self._waiting = 0
       self._changed.notify()
 
-  def join(self, timeout: float) -> None:
-    """Waits for the thread to end after `close`."""
+  def join(self, timeout: float) -> bool:
+    """Waits for the thread to end after `close`; returns whether it has ended."""
     if self._thread.ident is not None:
       self._thread.join(timeout)
+    return not self._thread.is_alive()
 
   def _submit(self, job: _Job) -> Future:
     self.start()  # where the application is mounted in another one, nothing else does
