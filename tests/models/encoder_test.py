@@ -165,14 +165,6 @@ def test_native_bfloat16_products_survive_transposes_vmap_and_scan(monkeypatch):
 
 
 @pytest.mark.slow
-def test_remat_changes_nothing():
-  ids, mask = _inputs()
-  key = jax.random.key(3)
-  plain = _loss_and_gradients(Encoder(SPEC, dropout=0.2), ids, mask, key)
-  _assert_close(_loss_and_gradients(Encoder(SPEC, dropout=0.2, remat=True), ids, mask, key), plain)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("num_frozen", [1, 2])
 def test_frozen_layers_have_no_gradient_and_the_others_the_same(num_frozen):
   ids, mask = _inputs()

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from xmc_jax.metrics.hits import Sparse, as_truth, find_hits
-from xmc_jax.metrics.ranking import earnings, ratio
+from xmc_jax.metrics.hits import Sparse, as_truth
+from xmc_jax.metrics.ranking import by_row, ratio
 
 _BLOCK_DRAWS = 1 << 22  # rows drawn at once: 32 MiB of indices
 
@@ -45,17 +45,11 @@ def bootstrap_intervals(
     >>> bootstrap_intervals([[0], [1], [2], [0]], truth, ks=(1,))['P@1']
     (0.25, 1.0)
   """
-  truth = as_truth(truth)
-  num_rows = truth.counts.size
-  hits = find_hits(ids, truth)
-  table = earnings(hits, truth, ks, inverse_propensity)
-  by_metric = [np.bincount(hits.rows, part.gains, minlength=num_rows) for part in table.values()]
-  gained = np.stack(by_metric, axis=1)
-  best = np.stack([part.best for part in table.values()], axis=1)
+  names, gained, best = by_row(ids, as_truth(truth), ks, inverse_propensity)
   values = resampled(gained, best, num_resamples, seed)
   tail = (1 - level) / 2
   bounds = np.quantile(values, (tail, 1 - tail), axis=0)
-  return {name: (float(low), float(high)) for name, low, high in zip(table, *bounds)}
+  return {name: (float(low), float(high)) for name, low, high in zip(names, *bounds)}
 
 
 def resampled(gained: np.ndarray, best: np.ndarray, num_resamples: int, seed: int) -> np.ndarray:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xmc_jax.metrics.hits import Sparse, as_truth, find_hits
+from xmc_jax.metrics.hits import Sparse, as_truth
 from xmc_jax.metrics.intervals import resampled
-from xmc_jax.metrics.ranking import earnings, ratio
+from xmc_jax.metrics.ranking import by_row, ratio
 
 _MOST_DRAWS = 1 << 28  # rows drawn in all, if the caller does not give the number of resamples
 _FEWEST, _MOST = 1000, 10_000
@@ -77,15 +77,13 @@ def paired_differences(
   num_resamples = num_resamples or int(np.clip(_MOST_DRAWS // max(num_rows, 1), _FEWEST, _MOST))
   by_ranking = []
   for ids in rankings:
-    hits = find_hits(ids, truth)
-    table = earnings(hits, truth, ks, inverse_propensity)
-    by_ranking.append([np.bincount(hits.rows, part.gains, minlength=num_rows) for part in table.values()])
-  gained = np.moveaxis(np.array(by_ranking, np.float64), -1, 0)  # [N, rankings, M]
-  best = np.stack([part.best for part in table.values()], axis=1)
+    names, gained, best = by_row(ids, truth, ks, inverse_propensity)
+    by_ranking.append(gained.T)
+  gained = np.moveaxis(np.array(by_ranking), -1, 0)  # [N, rankings, M]
   values = ratio(gained.sum(axis=0), best.sum(axis=0))
   drawn = resampled(gained, best, num_resamples, seed)
   return [
-    _differences(list(table), values[other] - values[0], drawn[:, other] - drawn[:, 0], level)
+    _differences(names, values[other] - values[0], drawn[:, other] - drawn[:, 0], level)
     for other in range(1, len(rankings))
   ]
 

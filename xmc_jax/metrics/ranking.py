@@ -137,6 +137,16 @@ def earnings(
   return table
 
 
+def by_row(
+  ids: npt.ArrayLike, truth: Truth, ks: Sequence[int], inverse_propensity: npt.ArrayLike | None = None
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+  """Returns the metrics' names, and for each row `[N, M]` what it earned and what it could have earned."""
+  hits = find_hits(ids, truth)
+  table = earnings(hits, truth, ks, inverse_propensity)
+  gained = [np.bincount(hits.rows, part.gains, minlength=truth.counts.size) for part in table.values()]
+  return list(table), np.stack(gained, axis=1), np.stack([part.best for part in table.values()], axis=1)
+
+
 def _inside(ranked: Hits, truth: Truth, k: int) -> Array:
   return (ranked.ranks < k).astype(np.float64)
 

@@ -16,6 +16,7 @@ from xmc_jax.retrieval.embed_table import embed_table, texts_at_a_time
 from xmc_jax.types import Array, Method, PyTree, Tokens
 
 _Embed = Callable[[Tokens, Array], Array]  # (tokens, ids [b]) -> [b, D]
+_BY_TEXT = "text"  # in place of a scorer's name: by texts alone
 
 
 def with_added_labels(method: Method, num_trained: int) -> Method:
@@ -112,19 +113,19 @@ class TableEmbedder:
   ) -> np.ndarray:
     """Returns `[n, D]` embeddings of labels `ids`, or of all, by a scorer of the method; '' is their sum."""
     tokens = self._labels if ids is None else self._labels.rows(ids)
-    return self._embed(self._of_labels(params, extra_state, self._scorer(scorer)), tokens, ids=ids)
+    return self._embed(self._of_labels(params, extra_state, scorer), tokens, ids=ids)
 
   def split_labels(self, params: PyTree, extra_state: PyTree, scorer: str = "") -> Table:
     """Returns the embeddings of all labels as `labels` does, split over the processes."""
-    return self._split(self._of_labels(params, extra_state, self._scorer(scorer)), self._labels)
+    return self._split(self._of_labels(params, extra_state, scorer), self._labels)
 
   def texts(self, params: PyTree, extra_state: PyTree, tokens: TokenTable) -> np.ndarray:
     """Returns `[n, D]` embeddings of a table of anchors, by their texts alone."""
-    return self._embed(self._of_labels(params, extra_state, self._by_text()), tokens)
+    return self._embed(self._of_labels(params, extra_state, _BY_TEXT), tokens)
 
   def split_texts(self, params: PyTree, extra_state: PyTree) -> Table:
     """Returns the embeddings of all labels by their texts alone, split over the processes."""
-    return self._split(self._of_labels(params, extra_state, self._by_text()), self._labels)
+    return self._split(self._of_labels(params, extra_state, _BY_TEXT), self._labels)
 
   @contextlib.contextmanager
   def watched(self, watch: Callable[[], None]) -> Iterator[None]:
@@ -135,18 +136,14 @@ class TableEmbedder:
     finally:
       self._between_batches = None
 
-  def _scorer(self, name: str) -> Callable[..., Array]:
-    return self._method.scorers[name] if name else self._method.embed_labels
-
-  def _by_text(self) -> Callable[..., Array]:
-    return self._method.embed_texts or self._method.embed_labels
-
   def _of_points(self, params: PyTree, extra_state: PyTree) -> _Embed:
     program = self._program(self._method.embed_queries)
     return lambda part, ids: program(params, extra_state, part)
 
-  def _of_labels(self, params: PyTree, extra_state: PyTree, function: Callable[..., Array]) -> _Embed:
-    program = self._program(function)
+  def _of_labels(self, params: PyTree, extra_state: PyTree, scorer: str) -> _Embed:
+    method = self._method
+    by_name = {"": method.embed_labels, _BY_TEXT: method.embed_texts or method.embed_labels, **method.scorers}
+    program = self._program(by_name[scorer])
     return lambda part, ids: program(params, extra_state, part, ids)
 
   def _program(self, function: Callable) -> Callable[..., Array]:
