@@ -230,6 +230,10 @@ def test_a_bag_has_no_layers_and_no_attention(wrong):
   methods.check_config(made(**wrong))
 
 
+def test_a_gru_has_an_even_width():
+  assert_refused(BAG | {"encoder.name": "gru", "encoder.width": 7}, "encoder.width = 7", "encoder.width=8")
+
+
 # Keys.
 
 

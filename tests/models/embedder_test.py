@@ -159,8 +159,6 @@ def test_a_saved_bag_loads(tmp_path):
   ("options", "message"),
   [
     ({"pooling": "sum"}, "pooling='sum'; set auto, mean, cls"),
-    ({"dropout": 1.0}, "dropout=1.0"),
-    ({"attention_dropout": -0.1}, "attention_dropout=-0.1"),
     ({"num_layers": 3}, "has 2 layers"),
     ({"num_layers": -1}, "num_layers=-1"),
     ({"num_frozen_layers": 3}, "num_frozen_layers=3"),
@@ -184,8 +182,6 @@ def test_a_bag_has_no_attention_to_drop(tmp_path):
 def test_sizes_that_do_not_fit_are_named(tiny):
   with pytest.raises(ConfigError, match="98 tokens"):
     models.build(_config(tiny), vocab_size=98)
-  with pytest.raises(ConfigError, match="vocab_size=None"):
-    models.build(_config("bag"))
   embedder = models.build(_config(tiny))
   with pytest.raises(ConfigError, match="max_length=40"):
     embedder.embed(embedder.init(KEY), Tokens(np.zeros((1, 41), np.int32), np.ones(1, np.int32)))

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
+from xmc_jax.config.defaults import KEYS
 from xmc_jax.errors import ConfigError
 from xmc_jax.models import fused_attention, hardware
 from xmc_jax.models.architectures import Spec
@@ -55,48 +56,14 @@ class Embedder(NamedTuple):
   save: Callable
 
 
-class _Settings(NamedTuple):
-  """Holds the settings of `config.encoder` with their defaults."""
-
-  name: str
-  pooling: str = "auto"
-  normalize: bool = True
-  projection_dim: int = 0
-  projection_tanh: bool = False
-  embedding_dropout: float = 0.0
-  dropout: float = 0.0
-  attention_dropout: float = 0.0
-  num_layers: int = 0
-  num_frozen_layers: int = 0
-  dtype: str = "auto"
-  remat: bool = False
-  width: int = 128
-  pretrained: bool = True
-  init_table: str = ""
-
-
 def build(
   encoder_config: EncoderConfig, *, vocab_size: int | None = None, special_ids: Sequence[int] = ()
 ) -> Embedder:
   """Makes the encoder that a config describes.
 
   Args:
-    encoder_config: `config.encoder`, or anything with its attributes; only `name` is needed:
-      name: a directory, an installed package, a hub id, 'bag', or 'gru'.
-      pooling: 'mean', 'cls', 'max', 'lasttoken', or 'auto': pooling and dense layer of the folder's
-        sentence-transformers files, else mean; a bag ignores it and takes the mean, a GRU has no other.
-      normalize: scale embeddings to length 1.
-      projection_dim, projection_tanh: a dense layer on the pooled vector; 0 for none, or the folder's.
-      embedding_dropout: rate on the embedding; `dropout`: rate on a transformer's hidden states, on a GRU's
-        token embeddings, or of the tokens that a bag leaves out; `attention_dropout`: rate on a
-        transformer's attention weights, 0 for a bag and a GRU.
-      num_layers: keep the first n blocks; 0 keeps all.
-      num_frozen_layers: n > 0 trains only what is above block n.
-      dtype: 'auto', 'float32' or 'bfloat16', of the products; parameters are float32.
-      remat: trade compute for memory in the backward pass.
-      width: of a GRU, an even number, and of a bag that starts from scratch.
-      pretrained: False starts the named architecture from scratch; `architectures.KNOWN` needs no files.
-      init_table: for 'bag' and 'gru', the encoder whose word embeddings they start from; '' for none.
+    encoder_config: `config.encoder` (docs/settings.md), or an object with some of its attributes: at least
+      `name`. Values are legal, as `config.check` sees to. A bag ignores the pooling.
     vocab_size: the tokenizer's; needed by a table from scratch, checked against the table otherwise.
     special_ids: token ids that a bag leaves out of its mean.
 
@@ -106,10 +73,11 @@ def build(
   Raises:
     ConfigError: a value that cannot work. UserError, DataError: the encoder is missing or cannot be used.
   """
-  settings = _Settings(
-    **{key: getattr(encoder_config, key) for key in _Settings._fields if hasattr(encoder_config, key)}
+  settings = SimpleNamespace(
+    **{name: getattr(encoder_config, name, key.default) for name, key in KEYS["encoder"].items()}
   )
-  _check(settings)
+  if settings.pooling not in ("auto", *POOLINGS):
+    raise ConfigError(f"config.encoder.pooling={settings.pooling!r}; set auto, {', '.join(POOLINGS)}")
   of_a_table = settings.name in _OF_A_TABLE
   if of_a_table and not settings.init_table:
     spec = _spec_of_table(settings, vocab_size, settings.width, special_ids)
@@ -120,7 +88,7 @@ def build(
   if of_a_table:
     spec = _spec_of_table(settings, spec.vocab_size, table_width(spec), special_ids)
   else:
-    settings = settings._replace(**head_settings(settings, described.modules))
+    settings = SimpleNamespace(**vars(settings) | head_settings(settings, described.modules))
     if isinstance(spec, BagSpec):
       spec = dataclasses.replace(spec, special_ids=tuple(special_ids))
   if vocab_size and vocab_size > spec.vocab_size:
@@ -146,34 +114,11 @@ def _read(settings, name):
   return loaded._replace(params={"word": table}, projection=projection)
 
 
-def _check(settings):
-  """Raises ConfigError for the first value that is wrong for every encoder."""
-  if settings.pooling not in ("auto", *POOLINGS):
-    raise ConfigError(f"config.encoder.pooling={settings.pooling!r}; set auto, {', '.join(POOLINGS)}")
-  for key in ("dropout", "attention_dropout", "embedding_dropout"):
-    if not 0 <= getattr(settings, key) < 1:
-      raise ConfigError(f"config.encoder.{key}={getattr(settings, key)}; set 0 to just below 1")
-  for key in ("projection_dim", "num_layers", "num_frozen_layers"):
-    if getattr(settings, key) < 0:
-      raise ConfigError(f"config.encoder.{key}={getattr(settings, key)}; set 0 or more")
-
-
 def _spec_of_table(settings, vocab_size, columns, special_ids):
   """Returns the BagSpec or GruSpec over a table `[vocab_size, columns]`."""
-  width = settings.width
-  if settings.name == "gru" and (width < 2 or width % 2):
-    raise ConfigError(
-      f"config.encoder.width={width}, and each of a GRU's two directions has half of it; "
-      f"set config.encoder.width={max(2, width + width % 2)}, or another even number of 2 or more"
-    )
-  if not vocab_size or columns < 1:
-    raise ConfigError(
-      f"config.encoder.name={settings.name} with vocab_size={vocab_size} and config.encoder.width={columns}; "
-      "both must be 1 or more (a tokenizer gives the first), or set config.encoder.init_table"
-    )
   if settings.name == "bag":
     return BagSpec(vocab_size, columns, tuple(special_ids))
-  return GruSpec(vocab_size, columns, width)
+  return GruSpec(vocab_size, columns, settings.width)
 
 
 def _modules(settings, spec, dtype):
