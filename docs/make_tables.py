@@ -32,7 +32,7 @@ from accelerator_tables import compiled_table, lease_table, planned_table  # noq
 from api_tables import api_tables  # noqa: E402
 from claim_tables import claim_table, claims_csv, epochs_table, minutes_table, sets_table  # noqa: E402
 from serving_tables import serving_table  # noqa: E402
-from setting_tables import settings_table  # noqa: E402
+from setting_tables import settings_list  # noqa: E402
 
 
 def faults_table(_: list[str]) -> str:
@@ -221,7 +221,7 @@ _KINDS = {
   "faults": faults_table,
   "accuracy": accuracy_table,
   "parts": parts_table,
-  "settings": settings_table,
+  "settings": settings_list,
   "api": api_tables,
   **{kind: lambda names, make=make: make(names, _DOCS / "results") for kind, make in _OF_RESULTS.items()},
 }

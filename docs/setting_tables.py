@@ -1,4 +1,4 @@
-"""Tables of settings, which docs/make_tables.py writes into docs/settings.md from their declarations."""
+"""Lists of settings, which docs/make_tables.py writes into docs/settings.md from their declarations."""
 
 from xmc_jax import methods
 from xmc_jax.config.defaults import keys_of
@@ -11,34 +11,33 @@ _EVERY_DAY = (
 )
 
 
-def settings_table(names: list[str]) -> str:
-  """Returns a Markdown table of settings.
+def settings_list(names: list[str]) -> str:
+  """Returns a Markdown list of settings: key = default (legal values): meaning.
 
   Args:
     names: 'every_day'; none for the others of all methods; 'several' for keys of more than one method; or a
       method, for the keys that it alone has in this form.
   """
-  if names == ["several"]:
-    return _of_several()
   if names == ["every_day"]:
-    rows = {name: keys_of()[name] for name in _EVERY_DAY}
+    lines = [_line(name, keys_of()[name]) for name in _EVERY_DAY]
   elif not names:
-    rows = {name: key for name, key in keys_of().items() if name not in _EVERY_DAY}
+    lines = [_line(name, key) for name, key in keys_of().items() if name not in _EVERY_DAY]
+  elif names == ["several"]:
+    users_of = {key: users for key, users in _users().items() if len(users) > 1}
+    lines = [_line(f"method.{name}", key, _among(users)) for (name, key), users in users_of.items()]
   else:
-    rows = {f"method.{name}": key for (name, key), users in _users().items() if users == names}
-  lines = ["| key | default | legal | what |", "|---|---|---|---|"]
-  lines += [f"| `{name}` | {_cells(key)} |" for name, key in rows.items()]
-  return "\n".join(lines) + "\n" if rows else "It has no key of its own.\n"
+    lines = [_line(f"method.{name}", key) for (name, key), users in _users().items() if users == names]
+  return "\n".join(lines or ["It has no key of its own."]) + "\n"
 
 
-def _of_several() -> str:
-  lines = ["| key | methods | default | legal | what |", "|---|---|---|---|---|"]
-  for (name, key), users in _users().items():
-    others = [method for method in methods.SETTINGS if method not in users]
-    who = ", ".join(users) if len(users) <= len(others) else f"all but {', '.join(others)}"
-    if len(users) > 1:
-      lines.append(f"| `method.{name}` | {who} | {_cells(key)} |")
-  return "\n".join(lines) + "\n"
+def _line(name: str, key: Key, users: str = "") -> str:
+  limits = "; ".join(part for part in (_legal(key), users) if part)
+  return f"- `{name}` = `{key.default!r}`{f' ({limits})' * bool(limits)}: {key.about}"
+
+
+def _among(users: list[str]) -> str:
+  others = [method for method in methods.SETTINGS if method not in users]
+  return ", ".join(users) if len(users) <= len(others) else f"all but {', '.join(others)}"
 
 
 def _users() -> dict[tuple[str, Key], list[str]]:
@@ -48,11 +47,6 @@ def _users() -> dict[tuple[str, Key], list[str]]:
     for name, key in settings.keys.items():
       users.setdefault((name, key), []).append(method)
   return users
-
-
-def _cells(key: Key) -> str:
-  about = key.about.replace("|", "\\|")
-  return f"`{key.default!r}` | {_legal(key)} | {about}"
 
 
 def _legal(key: Key) -> str:

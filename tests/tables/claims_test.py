@@ -67,7 +67,7 @@ def test_the_command_that_makes_tables_needs_no_installed_package(tmp_path):
   (tmp_path / "xmc_jax").symlink_to(run._ROOT / "xmc_jax")
   page = docs / "settings.md"
   before = page.read_text()
-  page.write_text(before.replace("| `train.seed` |", "| an old key |"))
+  page.write_text(before.replace("- `train.seed` =", "- an old key ="))
   clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
   command = [sys.executable, "docs/make_tables.py", "write", "settings"]
   subprocess.run(command, cwd=tmp_path, env=clean, check=True)
