@@ -4,11 +4,12 @@
   python -m experiments.claims.run losses negatives --seeds=3     # bundled data, two hours on two cores
 
 Finished runs are not trained again: stop it, and give the same command. `docs/results/claim_NAME.json` holds
-the test metrics of every seed, which are not made again either while a row's settings stay.
+the last step's test metrics of every seed, which are not made again either while a row's settings stay.
 `python docs/make_tables.py write` makes the tables of docs/claims/ of them.
 """
 
 import argparse
+import hashlib
 import json
 import pathlib
 import subprocess
@@ -55,46 +56,42 @@ def _main(*flags: str) -> None:
 
 
 def results(workdir: pathlib.Path) -> dict[str, Metrics]:
-  """Returns what a finished run gave, by the suffix of each of its views: test metrics.
+  """Returns what a finished run gave, by the suffix of each of its views: the last step's metrics as `last`.
 
-  They are those of the epoch that was best by the run's `eval.metric`; `last` has those of the last step,
-  where it was tested. Of the first view there are also what labels with more than 100 training points, 10 to
-  100 and fewer add to P@1 and P@5, the most and the least frequent tenth of the labels to P@5,
-  `costs_and_curve`, and the best epoch's weight of label frequency where it was chosen.
+  Of the first view there are also what labels with more than 100 training points, 10 to 100 and fewer add to
+  P@1, the most and the least frequent tenth of the labels to P@5, `costs_and_curve`, and the weight of label
+  frequency where it was chosen.
   """
-  best, ended = _tested(workdir, ""), _tested(workdir, "_last") if (workdir / LAST).exists() else {}
-  found = {suffix: {**metrics, "last": ended.get(suffix, {})} for suffix, metrics in best.items()}
+  found: dict[str, Metrics] = {suffix: {"last": metrics} for suffix, metrics in _tested(workdir).items()}
   found[""] |= costs_and_curve(workdir)
   if (chosen := workdir / "frequency.json").exists():
     found[""]["log_frequency"] = json.loads(chosen.read_text())["weight"]
   return found
 
 
-def _tested(workdir: pathlib.Path, suffix: str) -> dict[str, Metrics]:
-  """Returns the metrics of one evaluation, by the suffix of each view."""
-  report = json.loads((workdir / "report" / f"metrics{suffix}.json").read_text())
-  thirds, deciles = report["slices"]["head_torso_tail"], report["slices"]["deciles"]["P@5"]
-  by_frequency = {
-    f"{part}_{metric}": value
-    for metric in ("P@1", "P@5")
-    for part, value in zip(("head", "torso", "tail"), thirds[metric])
-  } | {f"decile_{number}_P@5": deciles[number - 1] for number in (1, len(deciles))}
+def _tested(workdir: pathlib.Path) -> dict[str, Metrics]:
+  """Returns the metrics of the last step, by the suffix of each view."""
+  report = json.loads((workdir / LAST).read_text())
+  thirds, deciles = report["slices"]["head_torso_tail"]["P@1"], report["slices"]["deciles"]["P@5"]
+  by_frequency = {f"{part}_P@1": value for part, value in zip(("head", "torso", "tail"), thirds)}
+  by_frequency |= {f"decile_{number}_P@5": deciles[number - 1] for number in (1, len(deciles))}
   by_source = {f"_by_{name}": found for name, found in report.get("by_source", {}).items()}
   kept = {
     view: {name: found[name] for name in _KEPT if name in found}
     for view, found in {"": report["metrics"], **by_source}.items()
   }
-  kept[""] |= by_frequency | _of_many_labels(workdir, suffix)
+  kept[""] |= by_frequency | _of_many_labels(workdir)
   return kept
 
 
-def _of_many_labels(workdir: pathlib.Path, suffix: str) -> Metrics:
-  """Returns P@1 and P@5 of the test points with more than five labels, where there are any."""
+def _of_many_labels(workdir: pathlib.Path) -> Metrics:
+  """Returns P@5 of the test points with more than five labels, where there are any."""
   truth = data.load_prepared(workdir / "data").test.unfiltered_positives
   rows = np.flatnonzero(np.diff(truth.indptr) > _MANY)
-  ids = evaluate.read_predictions(workdir / "predictions" / f"test{suffix}.npz", 5)[rows]
-  found = metrics.evaluate(ids, truth[rows], ks=(1, 5)) if len(rows) else {}
-  return {f"over_{_MANY}_labels_{name}": found[name] for name in ("P@1", "P@5") if name in found}
+  if not len(rows):
+    return {}
+  ids = evaluate.read_predictions(workdir / "predictions" / "test_last.npz", 5)[rows]
+  return {f"over_{_MANY}_labels_P@5": metrics.evaluate(ids, truth[rows], ks=(5,))["P@5"]}
 
 
 def costs_and_curve(workdir: pathlib.Path) -> Metrics:
@@ -110,7 +107,7 @@ def costs_and_curve(workdir: pathlib.Path) -> Metrics:
 
 
 def keep(claim: str, rows: dict[str, list[Metrics]]) -> None:
-  """Writes docs/results/claim_NAME.json: metrics of every seed, by row, and the settings of each row.
+  """Writes docs/results/claim_NAME.json: metrics of every seed, by row, and a digest of each row's settings.
 
   Each seed is a line, and numbers have six decimals.
   """
@@ -147,9 +144,15 @@ def _views(claim: str, row: str, rows: dict[str, Any]) -> list[str]:
   return [name for name in own if not any(name == other or name.startswith(f"{other}_") for other in longer)]
 
 
-def _settings(claim: str) -> dict[str, dict]:
-  """Returns the settings of a claim's rows, as they come back from a file."""
-  return json.loads(json.dumps(CLAIMS.get(claim, {})))
+def _settings(claim: str) -> dict[str, str]:
+  """Returns a digest of the settings of each row of a claim."""
+  rows = CLAIMS.get(claim, {}).items()
+  return {row: digest(settings) for row, settings in rows}
+
+
+def digest(settings: dict) -> str:
+  """Returns a short name for settings, the same for equal ones."""
+  return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def make_data(claim: str) -> None:
