@@ -2,11 +2,14 @@
 
 import json
 import pathlib
+import re
 from typing import NamedTuple
 
 import numpy as np
 import tiny_runs
+from pages_test import check_page
 
+from xmc_jax import report
 from xmc_jax.runs import evaluate
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.fused import fit_fusion
@@ -84,3 +87,23 @@ def write_readings(run: runs.Run, epochs: int) -> None:
   (run.workdir / "report" / "seconds.json").write_text(
     '{"prepare": 1.5, "train": 7.5, "refresh_clusters": 200.0}'
   )
+
+
+class Page(NamedTuple):
+  """A run's page: its file, the text of it, what a reader sees, and its tags."""
+
+  path: pathlib.Path
+  text: str
+  words: str
+  tags: list[str]
+
+
+def written(made: Ranked, **kwargs) -> Page:
+  """Writes the page of a run, and checks what holds for all of them."""
+  path = report.write(
+    made.run, made.ranking, made.queries, made.params, made.extra_state, why=made.why, **kwargs
+  )
+  text, checked = path.read_text(encoding="utf-8"), check_page(path.read_text(encoding="utf-8"))
+  words = " ".join(" ".join(checked.texts).split())
+  assert not list(path.parent.glob("*.tmp")) and not re.search(r"\bnan\b|\binf\b", words, re.IGNORECASE)
+  return Page(path, text, words, checked.seen)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from xmc_jax import metrics
 from xmc_jax.metrics.hits import as_truth, find_hits
 from xmc_jax.report import scores
 from xmc_jax.retrieval.search import Ranking
@@ -27,14 +26,6 @@ def test_pairs_score_as_they_are_ranked(request, which, kind):
   np.testing.assert_allclose(every[rows, places], ranking.scores[rows, ranks], rtol=1e-4, atol=1e-5)
   cosines = scores.label_cosines(made.run, made.params, made.extra_state, some, some[::-1])
   assert np.all(np.abs(cosines) <= 1 + 1e-5) and np.allclose(cosines, cosines[::-1])
-
-
-def test_embedding_some_labels_is_part_of_embedding_all(plain_run):
-  made = plain_run
-  every, ids = made.run.embedder.labels(made.params, made.extra_state), np.array([59, 0, 7])
-  np.testing.assert_allclose(
-    made.run.embedder.labels(made.params, made.extra_state, ids=ids), every[ids], atol=1e-6
-  )
 
 
 def _case(num_rows=40, num_labels=30, depth=8):
@@ -125,29 +116,33 @@ def test_one_point_with_more_labels_than_a_sample_has():
   assert found.rows.tolist() == [0] and len(found.true) == 1 and found.above_wrong == 1 / 5000
 
 
-def test_a_sample_by_loops(plain_run):
-  made = plain_run
-  test = made.run.dataset.test
-  every = np.column_stack([made.queries, np.ones(len(made.queries), np.float32)])
-  every = every @ made.run.embedder.labels(made.params, made.extra_state).T
-  hits = find_hits(made.ranking.ids, as_truth(test.unfiltered_positives))
-  found = scores.sample(
-    made.ranking, hits, test.unfiltered_positives, test.filter, lambda rows, labels: every[rows][:, labels]
-  )
+@pytest.mark.parametrize("by_vectors", [True, False])
+def test_a_sample_by_loops(by_vectors):
+  ranking, truth = _case()
+  filtered = sp.random_array(truth.shape, density=0.1, format="csr", rng=np.random.default_rng(1))
+  filtered = sp.csr_matrix(filtered - filtered.multiply(truth))
+  every = np.random.default_rng(2).normal(size=truth.shape)
+  np.put_along_axis(every, ranking.ids.astype(int), ranking.scores, axis=1)
+  excluded = filtered.toarray()[np.arange(40)[:, None], ranking.ids] > 0  # no filtered label is ranked
+  ranking.ids[excluded], ranking.scores[excluded] = -1, -np.inf
+  score = lambda rows, labels: every[rows][:, labels]
+  hits = find_hits(ranking.ids, as_truth(truth))
+  found = scores.sample(ranking, hits, truth, filtered, score if by_vectors else None)
   true, wrong, above, beaten = [], [], [], []
   for row in found.rows:
-    known = set(test.unfiltered_positives[row].indices) | set(test.filter[row].indices)
-    others = [every[row, label] for label in range(60) if label not in known]
-    first = next(
-      (s for label, s in zip(made.ranking.ids[row], made.ranking.scores[row]) if label not in known), None
-    )
-    wrong += [] if first is None else [first]
-    for label in test.unfiltered_positives[row].indices:
-      true.append(every[row, label])
-      above += [(true[-1] > other) + 0.5 * (true[-1] == other) for other in others]
-      beaten.append(first is None or true[-1] > first)
-  np.testing.assert_allclose(found.true, true, rtol=1e-4, atol=1e-5)
-  np.testing.assert_allclose(found.best_wrong, wrong, rtol=1e-6)
-  assert found.above_random == pytest.approx(np.mean(above), abs=0.01)  # of 60 labels all are drawn
-  assert found.above_wrong == pytest.approx(np.mean(beaten), abs=0.02)
-  assert metrics.num_rows_without_labels(test.unfiltered_positives) == len(test) - len(found.rows)
+    ranked = {label: score for label, score in zip(*(part[row].tolist() for part in ranking)) if label >= 0}
+    known = {*truth[row].nonzero()[1], *filtered[row].nonzero()[1]}
+    wrong += [score for label, score in ranked.items() if label not in known][:1]
+    first = max((score for label, score in ranked.items() if label not in known), default=-np.inf)
+    for label in truth[row].indices:
+      own = every[row, label] if by_vectors else ranked.get(label)
+      true += [] if own is None else [own]
+      beaten.append(own is not None and own > first)
+      above += [own > every[row, other] for other in range(30) if by_vectors and other not in known]
+  np.testing.assert_allclose(found.true, true)
+  np.testing.assert_allclose(found.best_wrong, wrong)
+  assert found.above_wrong == pytest.approx(np.mean(beaten)) and 0 < found.above_wrong < 1
+  if by_vectors:
+    assert found.above_random == pytest.approx(np.mean(above))  # of 30 labels all are drawn
+  else:
+    assert found.above_random is None and not len(found.random) and len(found.true) < truth.nnz
