@@ -32,9 +32,9 @@ def _copy(made, folder):
   return shutil.copytree(made.run.workdir, folder)
 
 
-def _refused(workdirs):
+def _refused(workdirs, scores=""):
   with pytest.raises(UserError) as error:
-    report.compare(workdirs)
+    report.compare(workdirs, scores=scores)
   assert "\n" not in str(error.value)
   return str(error.value)
 
@@ -172,19 +172,13 @@ def test_runs_by_their_own_scores_say_which(first, hybrid_run, tmp_path, undrawn
 
 
 def test_rankings_that_are_not_there_are_refused(first, second, tmp_path):
-  def refused(scores):
-    with pytest.raises(UserError) as error:
-      report.compare([first, second], scores=scores)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
   missing = "not ranked by memory yet, as report/metrics_memory.json is missing; give --mode=evaluate"
-  assert f"{missing} --workdir={first} --scores=memory first" in refused("memory")
-  assert "--scores=../x is unknown; choose one of hybrid, fused, encoder" in refused("../x")
+  assert f"{missing} --workdir={first} --scores=memory first" in _refused([first, second], "memory")
+  assert "--scores=../x is unknown; choose one of hybrid, fused, encoder" in _refused([first, second], "../x")
   for run in (first, second):
     (run / "report" / "metrics_encoder.json").write_text('{"step": 3}')
     (run / "predictions" / "test_encoder.npz").write_bytes(b"nothing")
-  assert f"--workdir={first} --scores=encoder makes it again" in refused("encoder")
+  assert f"--workdir={first} --scores=encoder makes it again" in _refused([first, second], "encoder")
 
 
 def test_a_link_out_of_the_folder_is_refused(first, second, tmp_path):

@@ -42,17 +42,21 @@ def score_labels(
   Returns:
     `[n, m]` float32.
   """
+
+  def by(view: str) -> np.ndarray:
+    vectors = run.embedder.labels(params, extra_state, view, labels)
+    if not is_fused:
+      vectors = label_frequency.add_label_column(run, vectors, view, labels)
+    return with_bias_column(queries, vectors.shape[1]) @ vectors.T
+
   views, fitted = run.method.scorers, run.ranking_folder / run_folder.FUSION
   is_fused = views and scores == "fused" and fitted.exists()
-  names = ("classifier", "encoder") if is_fused else (scores if scores in views else "",)
-  vectors = [run.embedder.labels(params, extra_state, name, labels) for name in names]
   if not is_fused:
-    vectors = [label_frequency.add_label_column(run, vectors[0], names[0], labels)]
-  by_view = [with_bias_column(queries, each.shape[1]) @ each.T for each in vectors]
-  if not is_fused:
-    return by_view[0]
-  rarity = np.broadcast_to(run.data.inverse_propensity.astype(np.float32)[labels], by_view[0].shape)
-  return by_view[0] + by_view[1] + Tree.load(fitted).predict(np.stack([*by_view, rarity], axis=-1))
+    return by(scores if scores in views else "")
+  by_classifier, by_encoder = by("classifier"), by("encoder")
+  rarity = np.broadcast_to(run.data.inverse_propensity.astype(np.float32)[labels], by_encoder.shape)
+  features = np.stack([by_classifier, by_encoder, rarity], axis=-1)
+  return by_classifier + by_encoder + Tree.load(fitted).predict(features)
 
 
 def label_cosines(
