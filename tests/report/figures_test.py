@@ -10,7 +10,6 @@ from xmc_jax import metrics
 from xmc_jax.report import drawing, figures
 from xmc_jax.report.scores import Sample
 from xmc_jax.report.training_records import Curve
-from xmc_jax.storage import atomic
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -112,8 +111,5 @@ def test_matplotlib_is_left_as_it_was():
   assert ("matplotlib.pyplot" in sys.modules) == had_pyplot
 
 
-def test_the_same_figure_is_the_same_file(tmp_path):
-  pngs = {_bars() for _ in range(2)}
-  assert len(pngs) == 1
-  atomic.write_bytes(tmp_path / "a.png", pngs.pop())
-  assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+def test_the_same_figure_is_the_same_file():
+  assert _bars() == _bars()

@@ -153,7 +153,9 @@ def _of_report(report: Mapping[str, Any], scores: str, depth: int) -> dict[str, 
       ["percent", *(f"k = {k}" for k in ks)],
       *([kind, *(f"{kind}@{k}" for k in ks)] for kind in descriptions.METRICS if f"{kind}@1" in means),
     ],
-    "rankings": {names[name]: descriptions.RANKINGS[name] for name in columns},
+    "rankings": {
+      names[name]: descriptions.RANKINGS[name] for name in columns if name in descriptions.RANKINGS
+    },
     "by_source": [
       ["percent", *names.values()],
       *([name, *(pages.percent(of[name]) for of in columns.values())] for name in metric_names),
