@@ -100,18 +100,13 @@ def is_matrix(rows: Any) -> bool:
   """Returns whether labels are a matrix; an array of texts with two dimensions is lists of names."""
   if sp.issparse(rows):
     return True
-  return len(getattr(rows, "shape", ())) == 2 and dtype_of(rows).kind not in "UO"
+  return len(getattr(rows, "shape", ())) == 2 and np.asarray(rows).dtype.kind not in "UO"
 
 
 def column_names(rows: Any) -> list[str] | None:
   """Returns the names of a data frame's columns; None for other matrices."""
   names = getattr(rows, "columns", None)
   return None if names is None else list(map(str, names))
-
-
-def dtype_of(rows: Any) -> np.dtype:
-  """Returns the type of the entries of a matrix."""
-  return np.asarray(rows).dtype
 
 
 def flattened(labels: Labels) -> Flat:

@@ -26,6 +26,8 @@ _OF_INTEGERS, _OF_NUMBERS = b"0123456789+-", b"0123456789+-.eEaAfFiInNtTyY"
 class IndexMatrix:
   """Reads an index file. `shape` comes from its header; `take` checks the number of rows against it."""
 
+  unit = "line"
+
   def __init__(self, path: Path, notices: list[str]):
     self.path = path
     self._lines = Lines(path, notices)
@@ -62,6 +64,8 @@ class IndexMatrix:
 
 class NpzMatrix:
   """Reads a scipy matrix. Holds it in memory: its entries and, for CSR, the row offsets."""
+
+  unit = "row"
 
   def __init__(self, path: Path):
     self.path = path
@@ -122,14 +126,9 @@ def _load(file: BinaryIO, size: int) -> "sp.csr_matrix | sp.coo_matrix":
   return scipy.sparse.coo_matrix(entries, shape=matrix.shape)
 
 
-@contextlib.contextmanager
-def open_matrix(path: Path, notices: list[str]) -> Iterator[IndexMatrix | NpzMatrix]:
+def open_matrix(path: Path, notices: list[str]) -> "contextlib.closing[IndexMatrix | NpzMatrix]":
   """Opens a matrix in either format, which its name tells."""
-  matrix = NpzMatrix(path) if ".npz" in path.suffixes else IndexMatrix(path, notices)
-  try:
-    yield matrix
-  finally:
-    matrix.close()
+  return contextlib.closing(NpzMatrix(path) if ".npz" in path.suffixes else IndexMatrix(path, notices))
 
 
 def matrix_chunks(
@@ -139,7 +138,7 @@ def matrix_chunks(
   with open_matrix(path, notices) as matrix:
     for found, wanted, name in zip(matrix.shape, shape, what, strict=True):
       if found != wanted:
-        raise refusal(path, 1, f"{wanted} {name}", f"{found}", _unit(matrix))
+        raise refusal(path, 1, f"{wanted} {name}", f"{found}", matrix.unit)
     while len((pairs := matrix.take(CHUNK_ROWS)).counts):
       yield pairs
 
@@ -152,7 +151,7 @@ def points(
     num_rows, num_columns = matrix.shape
     if num_columns != num_labels:
       expected = f"{num_labels} columns, one for each label text"
-      raise refusal(targets, 1, expected, f"{num_columns}", _unit(matrix))
+      raise refusal(targets, 1, expected, f"{num_columns}", matrix.unit)
     done = 0
     for chunk in texts:
       while chunk:
@@ -165,10 +164,6 @@ def points(
         chunk, done = chunk[num:], done + num
     if done < num_rows:
       raise refusal(text_path, done + 1, f"another text, as {targets.name} has {num_rows} rows", "the end")
-
-
-def _unit(matrix: IndexMatrix | NpzMatrix) -> str:
-  return "line" if isinstance(matrix, IndexMatrix) else "row"
 
 
 def parse_numbers(words: list[bytes], dtype: npt.DTypeLike) -> np.ndarray:
