@@ -133,6 +133,7 @@ ONE_DIMENSION = {"format": b"coo", "_is_array": True, "coords": np.zeros((1, 3),
   "changes, said",
   [
     ({"indptr": [0, 2, 1, 3]}, ": expected a matrix saved by scipy.sparse.save_npz (indptr decreases)"),
+    ({"indptr": [0, 2, 3, -(2**31)]}, "(indptr decreases)"),
     ({"indptr": [0, 1, 2, 9]}, ": expected a matrix saved by scipy"),
     ({"indices": [0, 1, 5]}, ", row 3: expected an id in [0, 5), found '5'"),
     ({"data": [1, 1e300, 1]}, ", row 2: expected a relevance that is finite"),

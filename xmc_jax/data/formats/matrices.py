@@ -117,7 +117,7 @@ def _load(file: BinaryIO, size: int) -> "sp.csr_matrix | sp.coo_matrix":
   if matrix.dtype.kind not in "biuf":
     raise ValueError(f"data of type {matrix.dtype}")
   if matrix.format == "csr":
-    if np.any(np.diff(matrix.indptr) < 0):
+    if np.any(matrix.indptr[1:] < matrix.indptr[:-1]):  # a difference may overflow
       raise ValueError("indptr decreases")
     return matrix
   matrix = matrix.tocoo()
