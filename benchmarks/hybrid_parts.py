@@ -41,14 +41,14 @@ class Material:
 
   def __init__(self, workdir: pathlib.Path):
     self._run = run = runs.reopen(workdir)
-    params, extra_state, _ = run.trained()
+    trained = run.trained()
     rows = np.sort(np.random.default_rng(0).permutation(len(run.dataset.test))[:_MOST_TEST_ROWS])
     self.name, self.held_out, self.test = run.dataset.name, run.data.validation, run.dataset.test.rows(rows)
     self._queries = {
-      split: Queries(run.embedder.queries(params, extra_state, split.tokens), split.texts)
-      for split in (self.held_out, self.test)
+      split: Queries(trained.queries(split.tokens), split.texts) for split in (self.held_out, self.test)
     }
-    self.fitting, self.testing = ranking.retrievers(run, params, extra_state)
+    self.fitting = ranking.retriever(trained, run.data.train.row_numbers)
+    self.testing = ranking.retriever(trained)
 
   def fit(self, rows: np.ndarray | None = None) -> hybrid_model.HybridModel:
     """Fits the model on some validation rows; None is all of them."""

@@ -47,6 +47,7 @@ from xmc_jax.plan import chunks
 from xmc_jax.runs import evaluate
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
+from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import atomic
 from xmc_jax.training import loop, optimizer
 from xmc_jax.training.step import TrainStep
@@ -168,13 +169,13 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
 
     def renewed(name=name, definition=definition, refreshed=refreshed, extra_state=extra_state):
       return refresh.renew(
-        name, definition, run.snapshot(state.params, extra_state, 0), refreshed, extra_state
+        name, definition, Trained(run, state.params, extra_state).snapshot(), refreshed, extra_state
       )
 
     refreshed, extra_state = meter.often(name, renewed)
   state = state._replace(extra_state=extra_state)
   state = steps(meter, run, state, refreshed, step)
-  meter.often("evaluation", lambda: evaluate.validate(run, state.params, state.extra_state) and None)
+  meter.often("evaluation", lambda: evaluate.validate(Trained(run, state.params, state.extra_state)) and None)
 
 
 def steps(meter: Meter, run: Run, state, refreshed, step: TrainStep):

@@ -20,7 +20,7 @@ from xmc_jax import metrics
 from xmc_jax.batching import ragged
 from xmc_jax.runs import evaluate
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.ranking import plain_ranker
+from xmc_jax.runs.ranking import by_products
 
 _METRICS = ("P@1", "P@5", "R@10", "R@100")
 
@@ -34,10 +34,10 @@ def best_possible(truth: sp.csr_matrix) -> dict[str, float]:
 def metrics_of(folder: pathlib.Path) -> dict[str, float]:
   """Returns a run's metrics and the possible ones, as training_P@5 and possible_training_P@5."""
   run, found = runs.reopen(folder), {}
-  params, extra_state, _ = run.trained(last=True)
-  rank = plain_ranker(run, params, extra_state)
+  trained = run.trained(last=True)
+  rank = by_products(trained)
   for name, split in {"training": run.data.train, "test": run.dataset.test}.items():
-    queries = evaluate.embed_split(run, params, extra_state, split)
+    queries = evaluate.embed_split(trained, split)
     means = evaluate.score(run, split, evaluate.rank_split(run, rank, queries, split))
     possible = best_possible(split.unfiltered_positives)
     for metric in _METRICS:

@@ -38,6 +38,7 @@ from xmc_jax.distributed import sharding
 from xmc_jax.models.locate import locate
 from xmc_jax.runs import create
 from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.runs.trained import Trained
 from xmc_jax.training import optimizer
 from xmc_jax.training.step import TrainStep
 from xmc_jax.types import EXTRA_STATE
@@ -73,7 +74,7 @@ class Step:
     optimiser = optimizer.make(config, 1000)
     self._step = TrainStep(run.method, run.mesh, run.config.train, optimiser, writer)
     state = self._step.first_state(*run.initial_parameters())
-    snapshot, extra_state = run.snapshot(state.params, state.extra_state, 0), state.extra_state
+    snapshot, extra_state = Trained(run, state.params, state.extra_state).snapshot(), state.extra_state
     for name, definition in run.method.refreshes.items():
       if definition.target == EXTRA_STATE:
         _, extra_state = refresh.renew(name, definition, snapshot, {}, extra_state)

@@ -72,7 +72,7 @@ def use(workdir: pathlib.Path) -> None:
   """What opens most of a run's folder."""
   model = Model.load(workdir)
   model.predict(["barn lt"], k=3)
-  ranking.paper_ranker(model._run, model._params, model._extra_state)
+  ranking.own_ranker(model._trained)
 
 
 # The source itself.

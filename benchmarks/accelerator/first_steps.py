@@ -17,6 +17,7 @@ from xmc_jax import refresh
 from xmc_jax.distributed import sharding
 from xmc_jax.runs import create
 from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.runs.trained import Trained
 from xmc_jax.training import loop, optimizer
 from xmc_jax.training.step import TrainStep
 from xmc_jax.types import EXTRA_STATE
@@ -51,7 +52,7 @@ def _first_steps(method: str, folder: pathlib.Path, leaves: list[np.ndarray] | N
   run = create.create(config, folder / method, writer)
   step = TrainStep(run.method, run.mesh, run.config.train, optimizer.make(config, 1000), writer)
   state = step.first_state(*run.initial_parameters())
-  extra_state, snapshot = state.extra_state, run.snapshot(state.params, state.extra_state, 0)
+  extra_state, snapshot = state.extra_state, Trained(run, state.params, state.extra_state).snapshot()
   for name, definition in run.method.refreshes.items():
     if definition.target == EXTRA_STATE:
       _, extra_state = refresh.renew(name, definition, snapshot, {}, extra_state)

@@ -7,6 +7,7 @@ import tiny_runs
 from scipy.special import logsumexp
 
 from xmc_jax.distributed import sharding
+from xmc_jax.runs.trained import Trained
 
 _NO_DROPOUT = {"encoder.embedding_dropout": 0.0}
 
@@ -44,7 +45,7 @@ def test_dpr_and_ance_are_softmax_over_the_pool(data, tmp_path, name, unit):
   temperature = 0.05 if unit else 0.3
   settings = {"encoder.normalize": unit, "method.temperature": temperature, "method.loss": "softmax"}
   run, params, extra_state = _opened(data, tmp_path / "run", **{"method.name": name}, **settings)
-  snapshot = run.snapshot(params, extra_state, 0)
+  snapshot = Trained(run, params, extra_state).snapshot()
   lists = {name: each.compute(snapshot) for name, each in run.method.refreshes.items()}
   found, batch = _first_loss(run, params, extra_state, **lists)
   queries, labels = (np.asarray(vectors, np.float64) for vectors in (snapshot.queries, snapshot.labels))
@@ -77,7 +78,7 @@ def test_one_vs_all_is_binary_cross_entropy_over_all_labels(data, tmp_path):
   table = np.asarray(params["table"], np.float64)[: tiny_runs.NUM_LABELS]
   np.testing.assert_allclose(table[:, -1], -temperature * np.log(tiny_runs.NUM_LABELS), rtol=1e-6)
   assert 0.015 < table[:, :-1].std() < 0.025
-  queries = np.asarray(run.snapshot(params, extra_state, 0).queries, np.float64)
+  queries = np.asarray(Trained(run, params, extra_state).snapshot().queries, np.float64)
   np.testing.assert_array_equal(queries[:, -1], 1)
   points = batch.rows[batch.rows >= 0]
   scores = (queries[points, :-1] @ table[:, :-1].T + table[:, -1]) / temperature

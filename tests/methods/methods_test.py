@@ -15,6 +15,7 @@ from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
 from xmc_jax.ops import lazy_adam
+from xmc_jax.runs.trained import Trained
 from xmc_jax.training import loop
 from xmc_jax.types import BatchSpec, Method, Refresh, Tokens
 
@@ -158,11 +159,11 @@ def test_a_refresh_for_batches_that_no_batch_reads_is_refused(monkeypatch):
 def _start(run, total_steps=40, **changes):
   step = tiny_runs.train_step(run, total_steps, **changes)
   state = step.first_state(*run.initial_parameters())
-  run.freeze_queries(state.params, state.extra_state)
+  Trained(run, state.params, state.extra_state).freeze_queries()
   refreshed, extra_state = {}, state.extra_state
   for name, definition in run.method.refreshes.items():
     refreshed, extra_state = refresh.renew(
-      name, definition, run.snapshot(state.params, extra_state, 0), refreshed, extra_state
+      name, definition, Trained(run, state.params, extra_state).snapshot(), refreshed, extra_state
     )
   return step, state._replace(extra_state=extra_state), refreshed
 

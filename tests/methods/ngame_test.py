@@ -15,10 +15,11 @@ from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.methods.components import label_clusters, refreshes
-from xmc_jax.runs import create, fused
+from xmc_jax.runs import create, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.model import Model
+from xmc_jax.runs.trained import Trained
 from xmc_jax.types import DatasetInfo
 
 NGAME = {
@@ -124,7 +125,7 @@ def test_dexa_is_ngame_on_augmented_labels(unit_texts, data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
   params, extra_state = run.initial_parameters()
   params["encoder"] = jax.tree.map(lambda leaf: 30 * leaf, params["encoder"])  # lengths that matter
-  snapshot = run.snapshot(params, extra_state, 0)
+  snapshot = Trained(run, params, extra_state).snapshot()
   _, extra_state = refresh.renew(
     "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
   )
@@ -203,7 +204,11 @@ def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
   assert run.method.batch.cluster_size == 4
   params, extra_state = run.initial_parameters()
   refreshed, _ = refresh.renew(
-    "clusters", run.method.refreshes["clusters"], run.snapshot(params, extra_state, 6), {}, extra_state
+    "clusters",
+    run.method.refreshes["clusters"],
+    Trained(run, params, extra_state, 6).snapshot(),
+    {},
+    extra_state,
   )
   clusters = refreshed["clusters"]
   with_labels = np.diff(run.data.train.truth.indptr) > 0
@@ -256,7 +261,7 @@ def test_labels_share_clusters_and_head_labels_do_not(kind, heads, data, tmp_pat
   settings = {**DEXA, "method.label_clustering": kind, "method.num_head_labels": heads}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
   params, extra_state = run.initial_parameters()
-  snapshot = run.snapshot(params, extra_state, 0)
+  snapshot = Trained(run, params, extra_state).snapshot()
   _, extra_state = refresh.renew(
     "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
   )
@@ -278,7 +283,7 @@ def test_filtered_pairs_move_no_centroid_that_labels_are_clustered_by(tmp_path):
   settings = {**DEXA, "method.label_clustering": "balanced_centroids", "method.num_head_labels": 0}
   run = tiny_runs.open_run(folder, tmp_path / "run", **settings)
   params, extra_state = run.initial_parameters()
-  snapshot = run.snapshot(params, extra_state, 0)
+  snapshot = Trained(run, params, extra_state).snapshot()
   _, extra_state = refresh.renew(
     "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
   )
@@ -322,7 +327,7 @@ def test_clusters_can_follow_the_texts(data, tmp_path):
   commands.train_and_test(tiny_runs.config(data, **settings), tmp_path / "run")
   run = runs.reopen(tmp_path / "run")
   assert "time/refresh_label_cluster" in (tmp_path / "run" / "metrics.jsonl").read_text()
-  assert sorted(set(np.asarray(run.trained()[1]["label_cluster"]).tolist())) == list(range(8))
+  assert sorted(set(np.asarray(run.trained().extra_state["label_cluster"]).tolist())) == list(range(8))
 
 
 # --- DEXA, Lemma 1 ---
@@ -377,10 +382,10 @@ def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
   params, extra_state = run.initial_parameters()
   before = runs.reopen(encoder_run)
-  loaded = before.trained()[:2]
-  labels = before.embedder.labels(*loaded)
+  loaded = before.trained()
+  labels = loaded.labels()
   np.testing.assert_allclose(params["classifiers"][:60], labels, atol=1e-6)
-  queries = before.embedder.queries(*loaded, run.data.train.tokens)
+  queries = loaded.queries(run.data.train.tokens)
   np.testing.assert_allclose(
     run.embedder.queries(params, extra_state, run.data.train.tokens), queries, atol=1e-6
   )
@@ -392,7 +397,7 @@ def test_classifiers_start_without_the_label_frequency_of_the_run_before(data, t
   params, extra_state = run.initial_parameters()
   config = methods.default_config("classifier")
   config.encoder = run.config.encoder
-  found, _ = methods.make(config, run._info()).init_from_run(run.snapshot(params, extra_state, 0))
+  found, _ = methods.make(config, run._info()).init_from_run(Trained(run, params, extra_state).snapshot())
   labels = run.embedder.labels(params, extra_state)[:, :16]
   np.testing.assert_allclose(found["classifiers"], labels, atol=1e-6)
 
@@ -404,7 +409,7 @@ def test_the_classifier_loss_is_its_formula(mean, data, encoder_run, tmp_path):
   params, extra_state = run.initial_parameters()
   rng = np.random.default_rng(1)
   params["classifiers"] = params["classifiers"] + 0.2 * rng.normal(size=params["classifiers"].shape)
-  run.freeze_queries(params, extra_state)
+  Trained(run, params, extra_state).freeze_queries()
   batch = run.batches.build(1)
   rows = {"classifiers": params["classifiers"][batch.columns]}
   found = run.method.loss(rows, extra_state, batch, jax.random.key(0))[0]
@@ -426,7 +431,7 @@ def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_ru
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
   step = tiny_runs.train_step(run, table_rate=lambda count: 0.01)
   state = step.first_state(*run.initial_parameters())
-  run.freeze_queries(state.params, state.extra_state)
+  Trained(run, state.params, state.extra_state).freeze_queries()
   before = jax.device_get(state)
   batch = run.batches.build(0)
   after = jax.device_get(step(state, sharding.put_batch(batch, run.mesh))[0])
@@ -439,10 +444,10 @@ def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_ru
 @pytest.mark.slow
 def test_three_ways_to_rank(classifier_run, capsys):
   run = runs.reopen(classifier_run)
-  params, extra_state, _ = run.trained()
+  trained = run.trained()
   texts = run.dataset.test.texts[:20]
-  queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)[:20]
-  vectors = {view: run.embedder.labels(params, extra_state, view) for view in ("encoder", "classifier")}
+  queries = trained.queries(run.dataset.test.tokens)[:20]
+  vectors = {view: trained.labels(view) for view in ("encoder", "classifier")}
   for view in vectors:
     ids, scores, names = Model.load(classifier_run, scores=view).predict(texts, k=7)
     expected = np.argsort(-(queries @ vectors[view].T), axis=1)[:, :7]
@@ -476,20 +481,20 @@ def test_the_table_and_the_report_tell_of_each(classifier_run, capsys):
 @pytest.mark.slow
 def test_fusion_is_fitted_on_training_rows_less_the_training_filter(classifier_run, monkeypatch):
   run = runs.reopen(classifier_run)
-  params, extra_state, _ = run.trained()
+  trained = run.trained()
   (classifier_run / "fusion.npz").rename(classifier_run / "kept.npz")
   given = {}
 
   def fit(self, queries, truth, exclude, *, depth):
     given.update(queries=queries, truth=truth, exclude=exclude)
-    self.tree = fused.Tree.load(classifier_run / "kept.npz")
+    self.tree = ranking.Tree.load(classifier_run / "kept.npz")
 
-  monkeypatch.setattr(fused.Fusion, "fit", fit)
-  fused.fit_fusion(run, params, extra_state)
+  monkeypatch.setattr(ranking.Fusion, "fit", fit)
+  ranking.fit_own_scores(trained)
   order = np.random.default_rng(0).permutation(run.batches.rows)
   assert (given["exclude"] != run.data.train.filter[order]).nnz == 0 and run.data.train.filter.nnz > 0
   assert (given["truth"] != run.data.train.unfiltered_positives[order]).nnz == 0
-  expected = run.embedder.queries(params, extra_state, run.data.train.tokens)[order]
+  expected = trained.queries(run.data.train.tokens)[order]
   np.testing.assert_allclose(given["queries"], expected, atol=1e-6)
 
 
@@ -539,13 +544,13 @@ def test_other_runs_than_dual_encoders_are_refused(data, classifier_run, tmp_pat
 def test_dexa_begins_from_another_runs_vectors_and_their_clusters(data, encoder_run, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "a", **DEXA, init_from=str(encoder_run))
   params, extra_state = run.initial_parameters()
-  before_params, before_extra_state, _ = runs.reopen(encoder_run).trained()
-  np.testing.assert_array_equal(params["auxiliary"], before_params["auxiliary"])
-  snapshot = run.snapshot(params, extra_state, 0)
+  before = runs.reopen(encoder_run).trained()
+  np.testing.assert_array_equal(params["auxiliary"], before.params["auxiliary"])
+  snapshot = Trained(run, params, extra_state).snapshot()
   _, extra_state = refresh.renew(
     "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
   )
-  np.testing.assert_array_equal(extra_state["label_cluster"], before_extra_state["label_cluster"])
+  np.testing.assert_array_equal(extra_state["label_cluster"], before.extra_state["label_cluster"])
   other = tiny_runs.open_run(
     data, tmp_path / "b", **{**DEXA, "method.num_label_clusters": 16, "init_from": str(encoder_run)}
   )
@@ -558,7 +563,7 @@ def test_all_labels_may_be_head_labels(kind, data, tmp_path):
   settings = {**DEXA, "method.num_head_labels": 99, "method.label_clustering": kind}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
   params, extra_state = run.initial_parameters()
-  snapshot = run.snapshot(params, extra_state, 0)
+  snapshot = Trained(run, params, extra_state).snapshot()
   _, extra_state = refresh.renew(
     "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
   )
@@ -594,7 +599,7 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
     run = tiny_runs.open_run(data, tmp_path / str(limit), **DEXA, **{"train.clip_norm": limit})
     step = tiny_runs.train_step(run, table_rate=lambda count: 0.01)
     state = step.first_state(*run.initial_parameters())
-    snapshot = run.snapshot(state.params, state.extra_state, 0)
+    snapshot = Trained(run, state.params, state.extra_state).snapshot()
     _, extra_state = refresh.renew(
       "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, state.extra_state
     )

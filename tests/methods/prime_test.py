@@ -19,7 +19,7 @@ from xmc_jax.ops import lazy_adam
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.ranking import ranker
+from xmc_jax.runs.trained import Trained
 
 
 def _moved(centroids, queries, batch, shape=(1, 1), **changes):
@@ -112,7 +112,7 @@ def _started(run):
   """`(params, extra_state)` after the refreshes before the first step."""
   params, extra_state = run.initial_parameters()
   extra_state = tiny_runs.train_step(run).first_state(params, extra_state).extra_state
-  snapshot = run.snapshot(params, extra_state, 0)
+  snapshot = Trained(run, params, extra_state).snapshot()
   for name in ("label_cluster", "centroids"):
     if name in run.method.refreshes:
       _, extra_state = refresh.renew(name, run.method.refreshes[name], snapshot, {}, extra_state)
@@ -148,7 +148,7 @@ def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatc
   _, caught, _ = loss({**params, **rows}, extra_state, batch, jax.random.key(0))
   real = np.asarray(batch.columns) >= 0
   labels = np.asarray(batch.columns)[real]
-  snapshot = run.snapshot(params, extra_state, 0)
+  snapshot = Trained(run, params, extra_state).snapshot()
   np.testing.assert_allclose(np.asarray(caught["prototypes"])[real], snapshot.labels[labels], atol=2e-6)
   np.testing.assert_allclose(np.asarray(caught["texts"])[real], snapshot.texts[labels], atol=2e-6)
   assert np.abs(snapshot.labels - snapshot.texts).max() > 0.01
@@ -164,7 +164,7 @@ def test_a_prototype_is_a_block_of_text_centroid_and_free_vector(data, tmp_path,
   tables = jax.device_get((params, extra_state))
   words, texts = tables[0]["encoder"]["word"], run.dataset.labels.tokens
   special = xmc_data.special_ids(run.dataset.tokenizer())
-  ranked = run.snapshot(params, extra_state, 0).labels
+  ranked = Trained(run, params, extra_state).snapshot().labels
   for label in range(0, tiny_runs.NUM_LABELS, 7):
     ids = texts.gather(np.array([label]), int(texts.lengths[label])).ids[0]
     text = words[ids[~np.isin(ids, special)]].mean(0)
@@ -219,12 +219,12 @@ def test_exact_centroids_are_made_anew_by_the_encoder_of_the_moment(data, tmp_pa
   anew = run.method.refreshes["centroids"]
   assert anew.every_epochs == 1.0
   params = jax.tree.map(lambda leaf: leaf * 1.5 + 0.1, params)  # as if it had learnt
-  snapshot = run.snapshot(params, extra_state, 10)
+  snapshot = Trained(run, params, extra_state, 10).snapshot()
   _, renewed = refresh.renew("centroids", anew, snapshot, {}, extra_state)
   points = snapshot.queries[(run.data.train.unfiltered_positives > 0).toarray()[:, 7]]
   np.testing.assert_allclose(renewed["centroids"][7], points.mean(0), atol=1e-6)
   np.testing.assert_allclose(
-    run.extra_state_to_rank(params, extra_state)["centroids"], renewed["centroids"], atol=1e-6
+    Trained(run, params, extra_state).extra_state_to_rank["centroids"], renewed["centroids"], atol=1e-6
   )
   assert np.abs(np.asarray(renewed["centroids"]) - np.asarray(extra_state["centroids"])).max() > 1e-3
 
@@ -248,14 +248,14 @@ def test_exact_centroids_are_what_labels_are_ranked_by(data, tmp_path):
   run = _open(data, tmp_path / "run", **{"method.exact_centroids": True})
   params, extra_state, snapshot = _started(run)
   drifted = {**extra_state, "centroids": extra_state["centroids"][::-1]}  # as if others had been kept
-  ranked = run.extra_state_to_rank(params, drifted)
+  ranked = Trained(run, params, drifted).extra_state_to_rank
   points = snapshot.queries[(run.data.train.unfiltered_positives > 0).toarray()[:, 7]]
   np.testing.assert_allclose(ranked["centroids"][7], points.mean(0), atol=1e-6)  # of no special length
   exact, plain = (
     Index(run.embedder.labels(params, other), backend="exact").search(snapshot.queries, 5).scores
     for other in (ranked, drifted)
   )
-  found = ranker(run, params, drifted)(Queries(snapshot.queries, run.data.train.texts), 5).scores
+  found = Trained(run, params, drifted).ranker()(Queries(snapshot.queries, run.data.train.texts), 5).scores
   np.testing.assert_allclose(found, exact, atol=1e-6)
   assert np.abs(found - plain).max() > 1e-3
 
@@ -350,9 +350,10 @@ def test_classifiers_begin_at_the_prototypes_that_are_ranked_by(data, tmp_path):
   config = tiny_runs.config(data, **tiny_runs.PRIME, **{"method.exact_centroids": True})
   commands.train_and_test(config, source)
   run = runs.reopen(source)
-  params, extra_state, _ = run.trained()
-  expected = run.embedder.labels(params, run.extra_state_to_rank(params, extra_state))
-  assert np.abs(expected - run.embedder.labels(params, extra_state)).max() > 1e-3
+  trained = run.trained()
+  params = trained.params
+  expected = run.embedder.labels(params, trained.extra_state_to_rank)
+  assert np.abs(expected - trained.labels()).max() > 1e-3
   settings = {
     "method.name": "classifier",
     "method.labels": "in_batch_table",
@@ -378,7 +379,7 @@ def test_it_begins_from_another_encoder_or_from_a_run_of_its_own(data, tmp_path)
   commands.train_and_test(tiny_runs.config(data, **ngame, **{"train.num_epochs": 1}), tmp_path / "ngame")
   run = _open(data, tmp_path / "run", init_from=str(tmp_path / "ngame"))
   params, extra_state, _ = _started(run)
-  theirs, _, _ = runs.reopen(tmp_path / "ngame").trained()
+  theirs = runs.reopen(tmp_path / "ngame").trained().params
   jax.tree.map(np.testing.assert_array_equal, params["encoder"], theirs["encoder"])
 
   dexa = {**ngame, "method.name": "dexa", "method.num_label_clusters": 16}  # clusters of another table
@@ -388,7 +389,8 @@ def test_it_begins_from_another_encoder_or_from_a_run_of_its_own(data, tmp_path)
 
   short = tiny_runs.config(data, **tiny_runs.PRIME, **{"train.num_epochs": 1})
   commands.train_and_test(short, tmp_path / "prime")
-  params, extra_state, _ = runs.reopen(tmp_path / "prime").trained()
+  trained = runs.reopen(tmp_path / "prime").trained()
+  params, extra_state = trained.params, trained.extra_state
   run = _open(data, tmp_path / "more", init_from=str(tmp_path / "prime"))
   found_params, found_aux, _ = _started(run)  # its refreshes keep what came with the parameters
   jax.tree.map(np.testing.assert_array_equal, (found_params, found_aux), (params, extra_state))

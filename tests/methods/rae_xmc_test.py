@@ -17,10 +17,10 @@ from xmc_jax.methods.rae_xmc import memory_loss
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.key_memory import UNCHOSEN, KeyMemory
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs import evaluate, fused
+from xmc_jax.runs import evaluate, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
-from xmc_jax.runs.ranking import ranker
+from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
 
 SETTINGS = tiny_runs.RAE_XMC
@@ -282,8 +282,8 @@ def test_points_as_positives_bring_clusters(data, tmp_path):
 
 def _parts(workdir):
   run = runs.reopen(workdir)
-  params, extra_state, _ = run.trained()
-  return run, params, extra_state
+  trained = run.trained()
+  return run, trained.params, trained.extra_state
 
 
 def _brute(run, params, extra_state, points, weight, queries):
@@ -309,7 +309,9 @@ def test_a_run_ranks_by_the_memory_of_all_its_rows(by_relevance, weighted):
   truth.data = 1.0 + truth.indices
   queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
   expected = _brute(run, params, extra_state, run.dataset.train, 0.4, queries)
-  rank = functools.partial(ranker(run, params, extra_state), Queries(queries, run.dataset.test.texts), 5)
+  rank = functools.partial(
+    Trained(run, params, extra_state).ranker(), Queries(queries, run.dataset.test.texts), 5
+  )
   found = rank()
   np.testing.assert_allclose(found.scores, -np.sort(-expected, axis=1)[:, :5], rtol=1e-4)
   filtered = rank(exclude=run.dataset.test.filter)
@@ -324,7 +326,7 @@ def test_scores_encoder_are_label_texts_alone(weighted):
     run.embedder.queries(params, extra_state, run.dataset.test.tokens),
     run.embedder.labels(params, extra_state),
   )
-  found = ranker(run, params, extra_state, "encoder")(Queries(queries, run.dataset.test.texts), 5)
+  found = Trained(run, params, extra_state).ranker("encoder")(Queries(queries, run.dataset.test.texts), 5)
   np.testing.assert_allclose(found.scores, -np.sort(-queries @ labels.T, axis=1)[:, :5], atol=1e-5)
 
 
@@ -341,8 +343,8 @@ def test_the_weight_is_chosen_on_rows_that_have_no_key(trained, monkeypatch):
       given.update(queries=queries, truth=truth, metric=metric, **more)
       return super().choose_weight(queries, truth, metric, **more)
 
-  monkeypatch.setattr(fused, "KeyMemory", Spy)
-  chosen = fused.choose_key_weight(run, params, extra_state)
+  monkeypatch.setattr(ranking, "KeyMemory", Spy)
+  chosen = ranking.choose_key_weight(Trained(run, params, extra_state))
   np.testing.assert_allclose(
     given["points"], run.embedder.queries(params, extra_state, run.data.train.tokens), atol=1e-6
   )
@@ -365,7 +367,7 @@ def test_the_test_table_is_by_the_memory_with_the_encoders_beside_it(trained):
   split = run.dataset.test
   queries = run.embedder.queries(params, extra_state, split.tokens)
   for scores, found in (("fused", report["metrics"]), ("encoder", report["by_source"]["encoder"])):
-    ranking = evaluate.rank_split(run, ranker(run, params, extra_state, scores), queries, split)
+    ranking = evaluate.rank_split(run, Trained(run, params, extra_state).ranker(scores), queries, split)
     assert evaluate.score(run, split, ranking) == pytest.approx(found)
   assert set(report["by_source"]) == {"encoder"}
 
@@ -391,14 +393,14 @@ def test_a_weight_that_is_damaged_or_gone(trained, tmp_path):
   assert Model.load(workdir).predict(["bama relt"], 5)[2] == expected[2]
   assert not path.exists()  # who predicts writes nothing
   run, params, extra_state = _parts(workdir)
-  fused.fit_fusion(run, params, extra_state)
+  ranking.fit_own_scores(Trained(run, params, extra_state))
   assert path.read_text() == kept
 
 
 def test_without_validation_rows_the_weight_is_the_usual_one(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS, **{"data.num_validation": 0})
   params, extra_state = run.initial_parameters()
-  fused.fit_fusion(run, params, extra_state)
+  ranking.fit_own_scores(Trained(run, params, extra_state))
   assert ChosenWeight.load(run.workdir / run_folder.KEY_WEIGHT, 1.0) == ChosenWeight(UNCHOSEN)
 
 

@@ -20,6 +20,7 @@ from xmc_jax.refresh import graph_pruning
 from xmc_jax.runs import graph_edges
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
+from xmc_jax.runs.trained import Trained
 from xmc_jax.types import DatasetInfo, SampledAnchors
 
 NOWHERE = pathlib.Path("nowhere")
@@ -253,7 +254,7 @@ def test_who_judges_edges(by, prior, unit, data, tmp_path):
   params, extra_state = run.initial_parameters()
   definition = run.method.refreshes["kept_words_label"]
   assert (definition.first_epoch, definition.every_epochs) == (1.0, 1.0)
-  snapshot = run.snapshot(params, extra_state, 0)
+  snapshot = Trained(run, params, extra_state).snapshot()
   rows = np.array(run.embedder.labels(params, extra_state)[:, : snapshot.queries.shape[1]], float)
   anchors = np.array(snapshot.anchors("words_label"), float)
   normal = lambda vectors: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -276,7 +277,7 @@ def test_the_pretrained_encoder_judges_once_before_the_first_step(by, centred, d
   lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
   seen = [(line["step"], line["refresh/kept_words_label"]) for line in lines if _SHARE in line]
   run = runs.reopen(tmp_path / "run")
-  snapshot = run.snapshot(*run.initial_parameters(), 0)
+  snapshot = Trained(run, *run.initial_parameters()).snapshot()
   edges = run.sides["words_label"].edges
   kept = refresh.kept_edges(
     edges, snapshot.labels, snapshot.anchors("words_label"), threshold=0.1, centred=centred
@@ -408,8 +409,8 @@ def test_the_kept_share_is_logged_and_sampled_from(trained):
   assert any("train/graph/words_query" in line for line in lines)
   # What a batch samples by these is kept; what stays masked is all that is linked.
   side = run.sides["words_query"]
-  params, extra_state, step = run.trained()
-  kept = run.method.refreshes["kept_words_query"].compute(run.snapshot(params, extra_state, step))
+  trained = run.trained()
+  kept = run.method.refreshes["kept_words_query"].compute(trained.snapshot())
   links = run.batches.build(3, {"kept_words_query": kept}).sampled_anchors["words_query"]
   batch = run.batches.build(3)
   left = sp.csr_matrix((kept, side.edges.indices, side.edges.indptr), shape=side.edges.shape).toarray()
@@ -425,7 +426,7 @@ def test_pruning_begins_with_all_edges_each_time(data, tmp_path):
   run = _open(data, tmp_path)
   params, extra_state = run.initial_parameters()
   definition, refreshed = run.method.refreshes["kept_words_query"], {}
-  snapshot = run.snapshot(params, extra_state, 0)
+  snapshot = Trained(run, params, extra_state).snapshot()
   refreshed, _ = refresh.renew("kept_words_query", definition, snapshot, refreshed, extra_state)
   first = refreshed["kept_words_query"]
   snapshot.queries[:] *= -1
@@ -456,16 +457,13 @@ def test_its_predictions_are_the_plain_dual_encoder_s(trained, data, tmp_path):
   """The same parameters under the base's name rank alike: nothing of the graph is left."""
   workdir, _ = trained
   run = runs.reopen(workdir)
-  params, extra_state, _ = run.trained()
+  trained = run.trained()
+  params, extra_state = trained.params, trained.extra_state
   plain = {key: value for key, value in tiny_runs.RAMEN.items() if key.startswith(("method.l", "encoder"))}
   base = tiny_runs.open_run(data, tmp_path / "plain", **plain | {"method.name": "ngame"})
-  np.testing.assert_array_equal(
-    base.embedder.labels(params, extra_state), run.embedder.labels(params, extra_state)
-  )
+  np.testing.assert_array_equal(base.embedder.labels(params, extra_state), trained.labels())
   tokens = run.dataset.test.tokens
-  np.testing.assert_array_equal(
-    base.embedder.queries(params, extra_state, tokens), run.embedder.queries(params, extra_state, tokens)
-  )
+  np.testing.assert_array_equal(base.embedder.queries(params, extra_state, tokens), trained.queries(tokens))
 
 
 @pytest.mark.slow
@@ -486,7 +484,7 @@ def test_graphs_of_weight_0_leave_the_base(base, data, tmp_path):
   for name, changes in ((base, {}), ("ramen", off)):
     run_settings = settings | {"method.name": name} | changes
     commands.train_and_test(tiny_runs.config(data, **run_settings), tmp_path / name)
-    found.append(runs.reopen(tmp_path / name).trained()[0])
+    found.append(runs.reopen(tmp_path / name).trained().params)
   for left, right in zip(*map(jax.tree.leaves, found), strict=True):
     np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
 
@@ -535,7 +533,7 @@ def test_labels_that_share_an_anchor_are_added_to_the_truth(data, tmp_path):
   ]
   assert all(sampled)
   np.testing.assert_array_equal(run.data.inverse_propensity, plain.data.inverse_propensity)
-  np.testing.assert_array_equal(run.snapshot(None, None, 0).truth.toarray(), run.data.truth.toarray())
+  np.testing.assert_array_equal(Trained(run, None, None).snapshot().truth.toarray(), run.data.truth.toarray())
 
 
 @pytest.mark.parametrize("paths", [1, 40, 1000])

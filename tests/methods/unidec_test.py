@@ -24,7 +24,7 @@ from xmc_jax.methods.components import label_priors, unidec_loss
 from xmc_jax.retrieval import index
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
-from xmc_jax.runs.ranking import ranker
+from xmc_jax.runs.trained import Trained
 from xmc_jax.training import loop
 
 UNIDEC = tiny_runs.UNIDEC
@@ -59,7 +59,7 @@ def _refreshed(run, params, extra_state):
   refreshed = {}
   for name, definition in run.method.refreshes.items():
     refreshed, extra_state = refresh.renew(
-      name, definition, run.snapshot(params, extra_state, 0), refreshed, extra_state
+      name, definition, Trained(run, params, extra_state).snapshot(), refreshed, extra_state
     )
   return refreshed
 
@@ -448,12 +448,13 @@ def test_refreshes_are_due_at_once_and_every_few_epochs(make_run):
 @pytest.mark.slow
 def test_labels_are_ranked_by_both_halves_or_by_one(trained, data):
   run = runs.reopen(trained)
-  params, extra_state, _ = run.trained()
+  trained = run.trained()
+  params = trained.params
   queries, whole = (
-    run.embedder.queries(params, extra_state, run.dataset.test.tokens),
-    run.embedder.labels(params, extra_state),
+    trained.queries(run.dataset.test.tokens),
+    trained.labels(),
   )
-  halves = {view: run.embedder.labels(params, extra_state, view) for view in ("encoder", "classifier")}
+  halves = {view: trained.labels(view) for view in ("encoder", "classifier")}
   assert queries.shape[1] == whole.shape[1] == 20
   for part in (queries, whole):
     np.testing.assert_allclose(np.linalg.norm(part[:, :12], axis=1), 1, rtol=1e-5)
@@ -486,12 +487,13 @@ def test_a_report_has_each_half_and_the_run_learns(trained):
 def test_depsl_has_no_classifiers(data, tmp_path):
   means = commands.train_and_test(tiny_runs.config(data, **DEPSL), tmp_path / "run")
   run = runs.reopen(tmp_path / "run")
-  params, extra_state, _ = run.trained()
+  trained = run.trained()
+  params = trained.params
   assert set(params) == {"encoder", "text_head"} and not run.method.sparse_params and not run.method.scorers
-  assert run.embedder.labels(params, extra_state).shape == (tiny_runs.NUM_LABELS, 12)
+  assert trained.labels().shape == (tiny_runs.NUM_LABELS, 12)
   assert means["P@1"] > 0.2
   with pytest.raises(ConfigError, match="this run has no classifiers"):
-    ranker(run, params, extra_state, "classifier")
+    trained.ranker("classifier")
 
 
 @each_case(

@@ -15,7 +15,6 @@ from xmc_jax import metrics, report
 from xmc_jax.errors import UserError
 from xmc_jax.report import comparison, finished_runs
 from xmc_jax.runs import evaluate
-from xmc_jax.runs.ranking import ranker
 
 
 @pytest.fixture
@@ -135,7 +134,7 @@ def test_damaged_reports_are_refused_and_readings_are_left_out(first, second, un
 
 def _ranked_by(made, folder, scores):
   """Copies a run, and ranks it as `--mode=evaluate --scores=` does."""
-  rank = ranker(made.run, made.params, made.extra_state, scores)
+  rank = made.trained.ranker(scores)
   ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
   shutil.copytree(made.run.workdir, folder)
   run = copy.copy(made.run)

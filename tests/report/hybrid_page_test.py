@@ -9,7 +9,6 @@ from page_runs import HOSTILE, written
 
 from xmc_jax.report import scores
 from xmc_jax.runs import evaluate
-from xmc_jax.runs.ranking import rank_test
 
 
 def _part(words: str, first: str, behind: str) -> str:
@@ -70,7 +69,7 @@ def test_reasons_of_strangers_do_nothing(hybrid_run, undrawn):
 def test_two_views_and_all_sources(fused_run, undrawn):
   """A method with classifiers: its own scores stand beside those of all sources."""
   made = fused_run
-  rankings, why = rank_test(made.run, made.params, made.extra_state, made.queries, "hybrid")
+  rankings, why = evaluate.rank_test(made.trained, made.queries, "hybrid")
   chosen, test = rankings.pop("hybrid"), made.run.dataset.test
   alone = {name: evaluate.score(made.run, test, found) for name, found in rankings.items()}
   evaluate.write_report(made.run, test, chosen, 6, alone, "_hybrid", probabilities=True)

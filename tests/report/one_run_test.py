@@ -14,7 +14,6 @@ from xmc_jax import report, sanitize
 from xmc_jax.distributed import runtime
 from xmc_jax.report import one_run, pages
 from xmc_jax.runs import evaluate
-from xmc_jax.runs.ranking import ranker
 
 FIGURES = {"loss", "validation", "frequencies", "found", "precision_recall", "scores"}
 
@@ -107,7 +106,7 @@ def test_several_views_and_refreshes(fused_run, undrawn):
 def test_one_view_or_source_of_several(request, which, scores, shown, undrawn):
   """A source's scores are no probabilities, and it may find fewer labels than are asked for."""
   made = request.getfixturevalue(which)
-  rank = ranker(made.run, made.params, made.extra_state, scores)
+  rank = made.trained.ranker(scores)
   ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
   evaluate.write_report(made.run, made.run.dataset.test, ranking, 6, suffix=f"_{scores}")
   page = written(made._replace(ranking=ranking, why=None), scores=scores, suffix=f"_{scores}")
@@ -145,7 +144,7 @@ def test_no_test_labels(data_folder, tmp_path, undrawn):
   made = made_run(data_folder, tmp_path / "run")
   test = made.run.dataset.test
   test.unfiltered_positives = sp.csr_matrix(test.truth.shape, dtype=np.float32)
-  page = written(of_test(made.run, made.params, made.extra_state))
+  page = written(of_test(made.trained))
   assert "No test point has a label" in page.words and "Examples" not in _headings(page)
 
 
@@ -154,7 +153,7 @@ def test_only_the_main_process_writes(plain_run, monkeypatch, undrawn):
   before = {path: path.stat().st_mtime_ns for path in (plain_run.run.workdir / "report").iterdir()}
   monkeypatch.setattr(one_run, "runtime", types.SimpleNamespace(is_main_process=lambda: False))
   made = plain_run
-  report.write(made.run, made.ranking, made.queries, made.params, made.extra_state)
+  report.write(made.trained, made.ranking, made.queries)
   assert {path: path.stat().st_mtime_ns for path in (made.run.workdir / "report").iterdir()} == before
   assert runtime.is_main_process()
 
@@ -163,5 +162,5 @@ def test_a_page_that_cannot_be_finished_leaves_the_old_one(plain_run, monkeypatc
   before = written(plain_run)
   monkeypatch.setattr(pages, "render", lambda *_, **__: 1 / 0)
   with pytest.raises(ZeroDivisionError):
-    report.write(plain_run.run, plain_run.ranking, plain_run.queries, plain_run.params, plain_run.extra_state)
+    report.write(plain_run.trained, plain_run.ranking, plain_run.queries)
   assert before.path.read_text() == before.text

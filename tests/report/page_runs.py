@@ -10,10 +10,9 @@ import tiny_runs
 from pages_test import check_page
 
 from xmc_jax import report
-from xmc_jax.runs import evaluate
+from xmc_jax.runs import evaluate, ranking
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.fused import fit_fusion
-from xmc_jax.runs.ranking import gives_probabilities, rank_test
+from xmc_jax.runs.trained import Trained
 
 HOSTILE = (
   "<script>alert(1)</script>",
@@ -32,12 +31,14 @@ NAME = "_a $x^2$ <b>bold</b> 漢字 שלום"
 class Ranked(NamedTuple):
   """What a page is written from."""
 
-  run: runs.Run
+  trained: Trained
   ranking: evaluate.Ranking
   queries: np.ndarray
-  params: dict
-  extra_state: dict
   why: evaluate.Why | None = None
+
+  @property
+  def run(self) -> runs.Run:
+    return self.trained.run
 
 
 def hostile_data(folder: pathlib.Path) -> pathlib.Path:
@@ -54,22 +55,21 @@ def hostile_data(folder: pathlib.Path) -> pathlib.Path:
 def made_run(data_folder: pathlib.Path, workdir: pathlib.Path, *, epochs: int = 3, **overrides) -> Ranked:
   """A run with the parameters that it begins with, its test, and the readings of some epochs of 6 steps."""
   run = tiny_runs.open_run(data_folder, workdir, **overrides)
-  params, extra_state = run.initial_parameters()
   write_readings(run, epochs)
-  return of_test(run, params, extra_state)
+  return of_test(Trained(run, *run.initial_parameters()))
 
 
-def of_test(run: runs.Run, params, extra_state) -> Ranked:
+def of_test(trained: Trained) -> Ranked:
   """Ranks the test points and writes what the test leaves, as `workflow` does."""
-  fit_fusion(run, params, extra_state)
-  test = run.dataset.test
-  queries = evaluate.embed_split(run, params, extra_state, test)
+  run, test = trained.run, trained.run.dataset.test
+  ranking.fit_own_scores(trained)
+  queries = evaluate.embed_split(trained, test)
   scores = run.config.eval.scores
-  rankings, why = rank_test(run, params, extra_state, queries, scores)
+  rankings, why = evaluate.rank_test(trained, queries, scores)
   chosen = rankings.pop(scores)
   alone = {name: evaluate.score(run, test, found) for name, found in rankings.items()}
-  evaluate.write_report(run, test, chosen, 6, alone, probabilities=gives_probabilities(scores))
-  return Ranked(run, chosen, queries, params, extra_state, why)
+  evaluate.write_report(run, test, chosen, 6, alone, probabilities=ranking.gives_probabilities(scores))
+  return Ranked(trained, chosen, queries, why)
 
 
 def write_readings(run: runs.Run, epochs: int) -> None:
@@ -100,9 +100,7 @@ class Page(NamedTuple):
 
 def written(made: Ranked, **kwargs) -> Page:
   """Writes the page of a run, and checks what holds for all of them."""
-  path = report.write(
-    made.run, made.ranking, made.queries, made.params, made.extra_state, why=made.why, **kwargs
-  )
+  path = report.write(made.trained, made.ranking, made.queries, why=made.why, **kwargs)
   text, checked = path.read_text(encoding="utf-8"), check_page(path.read_text(encoding="utf-8"))
   words = " ".join(" ".join(checked.texts).split())
   assert not list(path.parent.glob("*.tmp")) and not re.search(r"\bnan\b|\binf\b", words, re.IGNORECASE)

@@ -8,7 +8,6 @@ from xmc_jax.metrics.hits import as_truth, find_hits
 from xmc_jax.report import scores
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs import evaluate
-from xmc_jax.runs.ranking import ranker
 
 
 @pytest.mark.parametrize(
@@ -17,14 +16,14 @@ from xmc_jax.runs.ranking import ranker
 )
 def test_pairs_score_as_they_are_ranked(request, which, kind):
   made = request.getfixturevalue(which)
-  rank = ranker(made.run, made.params, made.extra_state, kind)
+  rank = made.trained.ranker(kind)
   ranking = evaluate.rank_split(made.run, rank, made.queries, made.run.dataset.test)
   rows, ranks = np.nonzero(ranking.ids >= 0)
   ids = ranking.ids[rows, ranks].astype(np.int64)
   some, places = np.unique(ids, return_inverse=True)
-  every = scores.score_labels(made.run, made.params, made.extra_state, kind, made.queries, some)
+  every = scores.score_labels(made.trained, kind, made.queries, some)
   np.testing.assert_allclose(every[rows, places], ranking.scores[rows, ranks], rtol=1e-4, atol=1e-5)
-  cosines = scores.label_cosines(made.run, made.params, made.extra_state, some, some)
+  cosines = scores.label_cosines(made.trained, some, some)
   np.testing.assert_allclose(cosines, 1.0, rtol=1e-5)
 
 

@@ -25,7 +25,7 @@ from xmc_jax.runs import evaluate
 from xmc_jax.runs.evaluate import Ranking
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.predict import predict_lines
-from xmc_jax.runs.ranking import ranker
+from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
 
 
@@ -216,8 +216,9 @@ def _two_views(backend, folder, num_labels=1500):
     workdir=folder,
     ranking_folder=folder,
     mesh=None,
-    method=types.SimpleNamespace(scorers=("encoder", "classifier"), key_temperature=0),
-    extra_state_to_rank=lambda params, extra_state: extra_state,
+    method=types.SimpleNamespace(
+      scorers=("encoder", "classifier"), key_temperature=0, extra_state_to_rank=None
+    ),
     data=types.SimpleNamespace(inverse_propensity=np.ones(num_labels)),
     embedder=types.SimpleNamespace(labels=embed_labels, split_labels=embed_labels),
   )
@@ -230,7 +231,7 @@ def test_an_index_ranks_by_the_whole_and_by_each_half(view, tmp_path, builds):
   run, queries = _two_views("scann", tmp_path)
   labels = run.embedder.labels(None, None, view if view != "fused" else "")
   exclude = sp.csr_matrix(np.random.default_rng(1).random((120, 1500)) < 0.01)
-  rank = ranker(run, None, None, scores=view)
+  rank = Trained(run, None, None).ranker(view)
   for k, left_out in ((5, None), (100, exclude), (5, exclude)):
     found = rank(Queries(queries, [""] * len(queries)), k, exclude=left_out)
     exact = search(queries, labels, k, exclude=left_out)
@@ -251,7 +252,7 @@ def test_what_is_ranked_exactly(reason, tmp_path, builds, capfd, monkeypatch):
   if reason == "tree":
     leaf = Tree(*(np.array([value]) for value in (-1, 0.0, -1, -1, 0.25)))
     leaf.save(tmp_path / run_folder.FUSION)
-  found = ranker(run, None, None, "fused")(Queries(queries, [""] * len(queries)), 10)
+  found = Trained(run, None, None).ranker("fused")(Queries(queries, [""] * len(queries)), 10)
   exact = search(queries, run.embedder.labels(None, None), 10)
   np.testing.assert_array_equal(found.ids, exact.ids)
   said = capfd.readouterr().err.splitlines()
@@ -272,10 +273,10 @@ def test_a_model_builds_its_index_once(tmp_path, builds, monkeypatch):
   monkeypatch.setattr(index, "_SMALLEST", 50)
   data = tiny_runs.write_data(tmp_path / "data")
   run = tiny_runs.open_run(data, tmp_path / "run", **{"eval.backend": "scann"})
-  monkeypatch.setattr(run, "trained", lambda: (*run.initial_parameters(), 0))
+  monkeypatch.setattr(run, "trained", lambda: Trained(run, *run.initial_parameters()))
   model = Model(run)
   texts = run.dataset.test.texts
-  labels, queries = run.embedder.labels(*run.trained()[:2]), model.embed(texts)
+  labels, queries = run.trained().labels(), model.embed(texts)
   exact = functools.partial(search, queries, labels)
 
   np.testing.assert_array_equal(model.predict(texts[:3], 5)[0], exact(5).ids[:3])

@@ -17,7 +17,7 @@ from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import label_frequency
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.ranking import ranker
+from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
 
 _QUICK = {"train.num_epochs": 1, "eval.scores": "fused", "eval.report_page": False, "eval.num_examples": 0}
@@ -61,7 +61,7 @@ def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, method, added,
   expected = _scores(run, params, extra_state, prior + weight)
   queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
   for scores in ("fused", "encoder"):
-    found = ranker(run, params, extra_state, scores)(
+    found = Trained(run, params, extra_state).ranker(scores)(
       Queries(queries, run.dataset.test.texts), run.dataset.num_labels
     )
     np.testing.assert_allclose(found.scores / 0.05, np.take_along_axis(expected, found.ids, 1), atol=1e-3)
@@ -71,11 +71,11 @@ def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, method, added,
 def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
   kept = ChosenWeight.load(chosen / run_folder.FREQUENCY, label_frequency.GRID[-1])
   run = runs.reopen(chosen)
-  params, extra_state, _ = run.trained()
+  trained = run.trained()
   validation, earned = run.data.validation, []
   queries, labels = (
-    run.embedder.queries(params, extra_state, validation.tokens),
-    run.embedder.labels(params, extra_state),
+    trained.queries(validation.tokens),
+    trained.labels(),
   )
   counts = (run.data.train.unfiltered_positives > 0).sum(axis=0).A1
   for weight in label_frequency.GRID:
@@ -112,8 +112,8 @@ def test_an_export_ranks_by_it_and_adds_labels(scores, chosen):
   ChosenWeight(1.0).save(chosen / run_folder.FREQUENCY)
   (chosen / run_folder.HYBRID).unlink(missing_ok=True)
   run = runs.reopen(chosen)
-  queries = run.embedder.queries(*run.trained()[:2], run.dataset.test.tokens)
-  expected = ranker(run, *run.trained()[:2], scores)(Queries(queries, run.dataset.test.texts), 5)
+  trained, test = run.trained(), run.dataset.test
+  expected = trained.ranker(scores)(Queries(trained.queries(test.tokens), test.texts), 5)
   export(chosen, chosen.with_name("exported"), scores=scores)
   exported = Exported.load(chosen.with_name("exported"))
   found, by_export, _ = exported.predict(run.dataset.test.texts, k=5)
@@ -150,7 +150,7 @@ def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, mon
     queries = Queries(
       run.embedder.queries(params, extra_state, run.dataset.test.tokens), run.dataset.test.texts
     )
-    found.append(ranker(run, params, extra_state, scores)(queries, 20).ids)
+    found.append(Trained(run, params, extra_state).ranker(scores)(queries, 20).ids)
     label_frequency.log_scope(run, scores)
   assert len(said) == np.array_equal(*found)
   assert all(line.startswith(f"eval.log_frequency: {scores!r} scores do not use it; ") for line in said)
@@ -175,7 +175,7 @@ def test_without_validation_rows_none_is_chosen_and_a_line_says_so(data, tmp_pat
   monkeypatch.setattr(label_frequency, "say", said.append)
   settings = {**_UNIT, "eval.log_frequency": -1.0, "data.num_validation": 0}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  label_frequency.fit(run, *run.initial_parameters())
+  label_frequency.fit(Trained(run, *run.initial_parameters()))
   assert len(said) == 1 and "has weight 0, as there are no validation rows" in said[0]
   assert label_frequency.weight_of(run) == 0
 

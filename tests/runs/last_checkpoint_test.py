@@ -11,9 +11,10 @@ import types
 import pytest
 import tiny_runs
 
-from xmc_jax.cli import commands, train_run
-from xmc_jax.runs import label_frequency, parameters_to_test
+from xmc_jax.cli import commands
+from xmc_jax.runs import ranking
 from xmc_jax.runs import run as runs
+from xmc_jax.runs.trained import Trained, to_test
 from xmc_jax.storage import run_folder
 
 _COMMON = {
@@ -37,7 +38,7 @@ def test_the_last_step_is_tested_as_if_it_were_the_best(name, tmp_path):
   data, workdir, bare = tiny_runs.write_data(tmp_path / "data"), tmp_path / "run", tmp_path / "bare"
   commands.train_and_test(tiny_runs.config(data, **_COMMON, **CASES[name]), workdir)
   run = runs.reopen(workdir)
-  best, last = run.trained()[2], run.trained(last=True)[2]
+  best, last = run.trained().step, run.trained(last=True).step
   assert best < last, "choose settings under which validation falls in the end"
   kept = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
   for scores in ("", "fused", "encoder"):
@@ -51,7 +52,7 @@ def test_the_last_step_is_tested_as_if_it_were_the_best(name, tmp_path):
       (bare / made).unlink(missing_ok=True)
     if scores in ("", "fused"):  # what a training fits at its end
       alone = runs.reopen(bare)
-      train_run.fused.fit_fusion(alone, *alone.trained()[:2])
+      ranking.fit_own_scores(alone.trained())
     assert commands.test(bare, scores=scores) == found
     shutil.rmtree(bare)
   assert not (workdir / run_folder.LAST).exists()
@@ -63,28 +64,29 @@ def test_two_tests_of_a_last_step_at_once(tmp_path, monkeypatch):
   """The second is refused, and leaves the first one's folder as it is; then it may."""
 
   def open_run(folder):
-    found = {"workdir": tmp_path, "ranking_folder": folder, "ranking_in": open_run}
-    return types.SimpleNamespace(**found, trained=lambda last: ("params", "extra_state", 7))
+    run = types.SimpleNamespace(workdir=tmp_path, ranking_folder=folder, ranking_in=open_run)
+    run.trained = lambda last: Trained(run, "params", "extra_state", 7)
+    return run
 
   run = open_run(tmp_path)
   fitted = []
-  for module, name in ((parameters_to_test, "fit_fusion"), (label_frequency, "fit")):
-    monkeypatch.setattr(module, name, lambda run, *trained: fitted.append(trained))
+  monkeypatch.setattr(ranking, "fit_own_scores", fitted.append)
   code = (
     "import pathlib, sys, types\n"
-    "from xmc_jax.runs import parameters_to_test\n"
-    "run = types.SimpleNamespace(workdir=pathlib.Path(sys.argv[1]), trained=lambda last: (None, None, 7),\n"
-    "  ranking_in=lambda folder: run)\n"
-    "with parameters_to_test.trained(run, 'last'):\n"
+    "from xmc_jax.runs.trained import to_test\n"
+    "run = types.SimpleNamespace(workdir=pathlib.Path(sys.argv[1]), trained=lambda last: None)\n"
+    "with to_test(run, 'last'):\n"
     "  pass\n"
   )
-  with parameters_to_test.trained(run, "last") as (opened, *found):
-    assert found == ["params", "extra_state", 7] and fitted == [("params", "extra_state")] * 2
-    (opened.ranking_folder / "kept").touch()
+  with to_test(run, "last") as last:
+    assert (last.params, last.extra_state, last.step) == ("params", "extra_state", 7) and fitted == [last]
+    folder = last.run.ranking_folder
+    assert folder == tmp_path / run_folder.LAST
+    (folder / "kept").touch()
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     said = rf"process {os.getpid()} on \S+ tests the last step in this folder; wait for it, or stop it"
     assert ended.returncode and re.search(said, ended.stderr), ended.stderr
-    assert (opened.ranking_folder / "kept").exists()
-  assert not (tmp_path / run_folder.LAST).exists()
-  with parameters_to_test.trained(run, "last") as (opened, *_):
-    assert not (opened.ranking_folder / "kept").exists()
+    assert (folder / "kept").exists()
+  assert not folder.exists()
+  with to_test(run, "last"):
+    assert not (folder / "kept").exists()

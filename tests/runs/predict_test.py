@@ -103,7 +103,7 @@ def test_a_loaded_model_has_opened_all_that_it_answers_by(workdir, monkeypatch):
   def refuse(*_, **__):
     raise AssertionError("opened at the first answer")
 
-  for module, name in ((ranking, "hybrid"), (ranking, "ranker"), (model_of_run, "Encoder")):
+  for module, name in ((ranking, "hybrid"), (ranking, "own_ranker"), (model_of_run, "Encoder")):
     monkeypatch.setattr(module, name, refuse)
   ids = model.predict(TEXTS[:1], 3)[0]
   assert ids.shape == (1, 3)

@@ -13,7 +13,7 @@ from same_runs import assert_same_runs
 from xmc_jax.cli import commands
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import hybrid_model
-from xmc_jax.runs import ranking
+from xmc_jax.runs import evaluate, ranking
 from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic, npy
 from xmc_jax.training import loop
@@ -104,7 +104,7 @@ KILLS = {
   "while fitting": lambda patch: kill_at(patch, hybrid_model, "_fitted_models", at=3),
   "before the model": lambda patch: kill_at(patch, hybrid_model.HybridModel, "save"),
   "after the model": lambda patch: kill_at(patch, hybrid_model.HybridModel, "save", after=True),
-  "before the test": lambda patch: kill_at(patch, ranking, "rank_test"),
+  "before the test": lambda patch: kill_at(patch, evaluate, "rank_test"),
 }
 
 

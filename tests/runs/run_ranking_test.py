@@ -11,10 +11,13 @@ import tiny_runs
 from xmc_jax.cli import commands
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import TableEmbedder, hybrid_model
+from xmc_jax.retrieval.explanations import as_dict
+from xmc_jax.retrieval.explanations import line as as_words
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs import ranking
+from xmc_jax.runs import evaluate, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
+from xmc_jax.training import loop
 
 HYBRID = {"eval.scores": "hybrid", "train.num_epochs": 1, "data.num_validation": 60, "eval.k": 7}
 TEXTS = ["barn kelt", "", "loma mive nuxo", "suss nothing known"]
@@ -79,16 +82,16 @@ def assert_memory(corpus, run, vectors: np.ndarray, rows: list[int]):
 
 def test_validation_rows_are_in_the_memory_once_it_is_fitted(run, seen):
   """Not before; and no row without labels is ever."""
-  params, extra_state, _ = run.trained()
+  trained = run.trained()
   (run.workdir / "hybrid.json").rename(run.workdir / "kept")
   try:
-    ranking.hybrid(run, params, extra_state)
+    ranking.hybrid(trained)
     assert (run.workdir / "hybrid.json").read_bytes() == (run.workdir / "kept").read_bytes()
   finally:
     (run.workdir / "kept").replace(run.workdir / "hybrid.json")
   while_fitting, afterwards = seen["corpora"]
   truth, held_out = run.dataset.train.unfiltered_positives, run.data.validation
-  vectors = run.embedder.queries(params, extra_state, run.dataset.train.tokens)
+  vectors = trained.queries(run.dataset.train.tokens)
   assert len(held_out) == 60 and not set(held_out.row_numbers) & set(run.data.train.row_numbers)
   assert_memory(while_fitting, run, vectors, labelled(truth, run.data.train.row_numbers))
   every = labelled(truth, np.arange(len(run.dataset.train)))
@@ -102,14 +105,47 @@ def test_validation_rows_are_in_the_memory_once_it_is_fitted(run, seen):
 
 
 def test_label_vectors_are_the_runs_own(run, seen):
-  params, extra_state, _ = run.trained()
-  ranking.hybrid(run, params, extra_state)
+  trained = run.trained()
+  ranking.hybrid(trained)
   (corpus,) = seen["corpora"]
   assert corpus.label_vectors.keys() == {"encoder", "classifier"}
   for view, vectors in corpus.label_vectors.items():
-    np.testing.assert_array_equal(vectors, run.embedder.labels(params, extra_state, view))
+    np.testing.assert_array_equal(vectors, trained.labels(view))
   assert corpus.temperature == run.config.method.temperature
   assert not seen["fits"]  # it was kept
+
+
+@pytest.mark.parametrize(
+  "settings, scores, expected",
+  [
+    ({**tiny_runs.UNIDEC, "eval.fusion_rows": 100}, "hybrid", ["classifier", "encoder", "points"]),
+    ({**tiny_runs.UNIDEC, "eval.fusion_rows": 100}, "fused", ["classifier", "encoder"]),
+    (tiny_runs.RAE_XMC, "hybrid", ["", "encoder", "points"]),
+    (tiny_runs.RAE_XMC, "fused", ["", "encoder", "points"]),
+    ({"encoder.normalize": True, "eval.log_frequency": -1.0}, "hybrid", ["", "points"]),
+  ],
+)
+def test_a_training_ends_with_one_table_for_each_scorer(settings, scores, expected, tmp_path, monkeypatch):
+  """After its last step each embeds labels once, whatever is fitted, tested and shown; so with points."""
+  embedded, train, embed_labels = [], loop.train, TableEmbedder.split_labels
+  embed_points = TableEmbedder.split_queries
+
+  def split_labels(self, params, extra_state, scorer=""):
+    embedded.append(scorer)
+    return embed_labels(self, params, extra_state, scorer)
+
+  def split_queries(self, params, extra_state, tokens, *more):
+    embedded.extend(["points"] * (len(tokens) == 200))
+    return embed_points(self, params, extra_state, tokens, *more)
+
+  monkeypatch.setattr(TableEmbedder, "split_labels", split_labels)
+  monkeypatch.setattr(TableEmbedder, "split_queries", split_queries)
+  monkeypatch.setattr(loop, "train", lambda *parts: (train(*parts), embedded.clear()))
+  settings = {**settings, **HYBRID, "eval.scores": scores}
+  commands.train_and_test(
+    tiny_runs.config(tiny_runs.write_data(tmp_path / "data"), **settings), tmp_path / "run"
+  )
+  assert sorted(embedded) == expected
 
 
 def test_what_was_made_is_kept_and_used_again(workdir, monkeypatch):
@@ -142,12 +178,12 @@ def test_two_meshes_rank_alike(workdir):
   for data, label in ((1, 1), (2, 4)):
     run = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": data, "label": label}))
     assert run.mesh.size == data * label
-    params, extra_state, _ = run.trained()
+    trained = run.trained()
     (workdir / "memory.npy").rename(workdir / "kept.npy")  # so that each embeds it
     try:
       test = run.dataset.test
-      queries = Queries(run.embedder.queries(params, extra_state, test.tokens), test.texts)
-      found.append(ranking.hybrid(run, params, extra_state).rank_with_sources(queries, 10, test.filter))
+      queries = Queries(trained.queries(test.tokens), test.texts)
+      found.append(ranking.hybrid(trained).rank_with_sources(queries, 10, test.filter))
     finally:
       (workdir / "kept.npy").replace(workdir / "memory.npy")
   (one, alone), (other, apart) = found
@@ -168,13 +204,11 @@ def _by_score(found) -> np.ndarray:
 
 
 def test_a_source_can_be_all_that_ranks(run):
-  params, extra_state, _ = run.trained()
+  trained = run.trained()
   test = run.dataset.test
-  queries = Queries(run.embedder.queries(params, extra_state, test.tokens), test.texts)
-  joined, alone = ranking.hybrid(run, params, extra_state).rank_with_sources(queries, 9, test.filter)
-  np.testing.assert_array_equal(
-    ranking.ranker(run, params, extra_state)(queries, 9, test.filter).ids, joined.ids
-  )
+  queries = Queries(trained.queries(test.tokens), test.texts)
+  joined, alone = ranking.hybrid(trained).rank_with_sources(queries, 9, test.filter)
+  np.testing.assert_array_equal(trained.ranker()(queries, 9, test.filter).ids, joined.ids)
   assert set(alone) == {
     "encoder",
     "classifier",
@@ -184,31 +218,31 @@ def test_a_source_can_be_all_that_ranks(run):
     "lexical_labels",
   }
   for name, expected in alone.items():
-    found = ranking.ranker(run, params, extra_state, name)(queries, 9, test.filter)
+    found = trained.ranker(name)(queries, 9, test.filter)
     np.testing.assert_array_equal(found.ids, expected.ids, err_msg=name)
 
 
 def test_the_test_rows_are_ranked_in_every_way_with_reasons(run):
-  params, extra_state, _ = run.trained()
+  trained = run.trained()
   test = run.dataset.test
-  vectors = run.embedder.queries(params, extra_state, test.tokens)
-  ranked = ranking.rank_test(run, params, extra_state, vectors, "hybrid")
+  vectors = trained.queries(test.tokens)
+  ranked, why = evaluate.rank_test(trained, vectors, "hybrid")
   names = ["encoder", "classifier", "memory", "memory_regression", "lexical_memory", "lexical_labels"]
-  assert list(ranked.by) == ["hybrid", "fused", *names]
-  assert all(one.ids.shape == (len(test), 7) for one in ranked.by.values())
+  assert list(ranked) == ["hybrid", "fused", *names]
+  assert all(one.ids.shape == (len(test), 7) for one in ranked.values())
   filtered = np.flatnonzero(np.diff(test.filter.indptr))
   rows = np.array([4, 0, *filtered])
-  ids = ranked.by["hybrid"].ids[rows, :1]
-  words = ranked.why(rows, ids)
-  opened = ranking.hybrid(run, params, extra_state)
+  ids = ranked["hybrid"].ids[rows, :1]
+  words = why(rows, ids)
+  opened = ranking.hybrid(trained)
   for row, label, line in zip(rows, ids[:, 0], words, strict=True):
     query = Queries(vectors[[row]], [test.texts[row]])
     ((reason,),) = opened.explain(query, np.array([[label]]), test.filter[[row]])
-    assert line == {label: ranking.line(ranking.as_dict(reason, opened.point_texts))}
-  assert ranked.why(rows[:3], np.full((3, 1), -1)) == [{}, {}, {}]
-  plain = ranking.rank_test(run, params, extra_state, vectors, "fused")
-  assert list(plain.by) == ["fused", "encoder", "classifier"] and plain.why is None
-  np.testing.assert_array_equal(plain.by["fused"].ids, ranked.by["fused"].ids)
+    assert line == {label: as_words(as_dict(reason, opened.point_texts))}
+  assert why(rows[:3], np.full((3, 1), -1)) == [{}, {}, {}]
+  plain, no_reasons = evaluate.rank_test(trained, vectors, "fused")
+  assert list(plain) == ["fused", "encoder", "classifier"] and no_reasons is None
+  np.testing.assert_array_equal(plain["fused"].ids, ranked["fused"].ids)
 
 
 def test_predictions_say_why(workdir):
@@ -272,13 +306,13 @@ def test_a_source_alone_needs_no_fit(tmp_path, monkeypatch):
 
 
 def test_a_model_of_other_sources_is_refused(run):
-  params, extra_state, _ = run.trained()
+  trained = run.trained()
   path = run.workdir / "hybrid.json"
   kept = path.read_bytes()
   try:
     hybrid_model.fixed(["a", "b"]).save(path)
     with pytest.raises(UserError, match=r"hybrid\.json: was fitted on other features; delete it"):
-      ranking.hybrid(run, params, extra_state)
+      ranking.hybrid(trained)
   finally:
     path.write_bytes(kept)
 

@@ -74,7 +74,8 @@ def newest(folder):
 def test_what_is_used_saw_all_rows(undisturbed, folder, tmp_path):
   workdir, means = undisturbed
   run = runs.reopen(workdir)
-  params, _, step = run.trained()
+  trained = run.trained()
+  params, step = trained.params, trained.step
   best, per_epoch = newest(workdir / "best"), run.batches.steps_per_epoch
   assert (per_epoch, len(run.data.validation)) == (11, 20)  # 170 rows, 16 at a time; of all 190 rows it is 12
   assert step == newest(workdir / "refit" / "best") == best // 11 * 12
@@ -84,7 +85,7 @@ def test_what_is_used_saw_all_rows(undisturbed, folder, tmp_path):
   settings = SETTINGS | {"train.refit": False, "data.num_validation": 0}
   other = tiny_runs.open_run(folder, tmp_path / "all", **settings)
   loop.train(other, loop.MetricWriter(tmp_path / "all"), last_step=step)
-  with_all = other.trained()[0]
+  with_all = other.trained().params
   first = run.saved.best(read_only=True).restore_trained(best, run.method.sharding_rules, run.mesh)[0]
   assert bits(params) == bits(with_all) != bits(first)
 
@@ -124,13 +125,13 @@ def test_kills_leave_no_trace(undisturbed, folder, tmp_path, monkeypatch):
       kill(patch, owner, name, when)
       commands.train_and_test(config, workdir)
     if name == "_save_final":  # until all is done, what the first training found is used
-      assert runs.reopen(workdir).trained()[2] == newest(workdir / "best")
+      assert runs.reopen(workdir).trained().step == newest(workdir / "best")
   whole, means = undisturbed
   assert commands.train_and_test(config, workdir) == means
   assert_same_runs(whole, workdir)
   for name in ("checkpoints", "best"):
     assert newest(workdir / "refit" / name) == newest(whole / "refit" / name)
-  assert bits(runs.reopen(workdir).trained()[0]) == bits(runs.reopen(whole).trained()[0])
+  assert bits(runs.reopen(workdir).trained().params) == bits(runs.reopen(whole).trained().params)
   assert tiny_runs.metric_lines(workdir / "refit") == tiny_runs.metric_lines(whole / "refit")
 
 
@@ -154,13 +155,13 @@ def test_tables_are_those_of_all_rows(name, folder, tmp_path):
   means = commands.train_and_test(tiny_runs.config(folder, **settings), tmp_path / "run")
   assert commands.test(tmp_path / "run") == means
   run = runs.reopen(tmp_path / "run")
-  *trained, step = run.trained()
+  trained = run.trained()
   other = tiny_runs.open_run(
     folder, tmp_path / "all", **(settings | {"train.refit": False, "data.num_validation": 0})
   )
-  loop.train(other, loop.MetricWriter(tmp_path / "all"), last_step=step)
-  by_hand = other.trained()[:2]
-  assert bits(trained) == bits(by_hand)
-  np.testing.assert_array_equal(run.embedder.labels(*trained), other.embedder.labels(*by_hand))
+  loop.train(other, loop.MetricWriter(tmp_path / "all"), last_step=trained.step)
+  by_hand = other.trained()
+  assert bits(trained.tree) == bits(by_hand.tree)
+  np.testing.assert_array_equal(trained.labels(), by_hand.labels())
   counts = [np.bincount(one.data.train.unfiltered_positives.indices, minlength=60) for one in (run, other)]
   assert name != "dexa" or (counts[0] >= 8).sum() < (counts[1] >= 8).sum()

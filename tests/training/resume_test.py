@@ -18,7 +18,7 @@ from same_runs import assert_same_runs, saved_state
 from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
-from xmc_jax.runs import create, evaluate, fused
+from xmc_jax.runs import create, evaluate, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import checksums
@@ -130,9 +130,9 @@ def test_a_run_that_ends_inside_an_epoch_goes_on_to_the_same_bits(data, tmp_path
       loop.train(run, writer, last_step=last_step)
     return run.trained(last=True)
 
-  (whole, _, steps), (parted, _, same) = ended(tmp_path / "whole", 8), ended(tmp_path / "parted", 4, 5, 8)
-  assert steps == same == 8
-  jax.tree.map(np.testing.assert_array_equal, parted, whole)
+  whole, parted = ended(tmp_path / "whole", 8), ended(tmp_path / "parted", 4, 5, 8)
+  assert whole.step == parted.step == 8
+  jax.tree.map(np.testing.assert_array_equal, parted.params, whole.params)
 
 
 @pytest.mark.slow
@@ -191,7 +191,7 @@ def test_going_on_from_further_back_forgets_the_best_of_a_later_step(data, tmp_p
   kept.rename(kept.with_name("99"))
   assert commands.train_and_test(config, workdir) == expected
   assert [path.name for path in (workdir / "best").iterdir()] != ["99"]
-  assert runs.reopen(workdir).trained()[2] <= 12
+  assert runs.reopen(workdir).trained().step <= 12
 
 
 class Killed(BaseException):
@@ -328,7 +328,7 @@ def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, mon
       commands.train_and_test(config, tmp_path / "killed")
   if method == "classifier":
     shutil.rmtree(tmp_path / "encoder")  # a run that goes on no longer needs it
-    for owner, point in ((fused, "fit_fusion"), (evaluate, "write_report")):
+    for owner, point in ((ranking, "fit_own_scores"), (evaluate, "write_report")):
       with monkeypatch.context() as patch, pytest.raises(Killed):
         _kill(patch, owner, point, 1)
         commands.train_and_test(config, tmp_path / "killed")
@@ -450,7 +450,7 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeyp
     run = tiny_runs.open_run(folder, workdir, **settings, **overrides)
     loop.train(run, MetricWriter(workdir))
     state = saved_state(workdir / "checkpoints", _newest(workdir))
-    tables.append(run.embedder.labels(*run.trained()[:2]))  # whatever mesh saved the parameters
+    tables.append(run.trained().labels())  # whatever mesh saved the parameters
     return {"params": state["params"], "extra_state": state["extra_state"]}
 
   expected = go("whole")
@@ -468,6 +468,6 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeyp
     np.testing.assert_allclose(left, right, atol=1e-4 * np.abs(right).max())
   assert num_padded == (np.prod(ended) > 1)
   found = runs.reopen(tmp_path / "moved", methods.default_config().mesh)  # opened on one device
-  tables.append(found.embedder.labels(*found.trained()[:2]))
+  tables.append(found.trained().labels())
   for table in tables[1:]:
     np.testing.assert_allclose(table, tables[0], atol=1e-4)

@@ -24,7 +24,6 @@ from xmc_jax.runs import create, evaluate, predict
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.predict import predict_lines
-from xmc_jax.runs.ranking import ranker
 from xmc_jax.training import loop
 
 
@@ -87,10 +86,11 @@ def test_the_best_parameters_are_those_of_the_best_validation_score(finished):
   scores = {line["step"]: line["eval/P@1"] for line in tiny_runs.metric_lines(workdir) if "eval/P@1" in line}
   first_best = max(scores, key=lambda step: (scores[step], -step))
   run = runs.reopen(workdir)
-  params, extra_state, step = run.trained()
+  trained = run.trained()
+  step = trained.step
   assert step == first_best
-  queries = evaluate.embed_split(run, params, extra_state, run.data.validation)
-  ranking = evaluate.rank_split(run, ranker(run, params, extra_state), queries, run.data.validation)
+  queries = evaluate.embed_split(trained, run.data.validation)
+  ranking = evaluate.rank_split(run, trained.ranker(), queries, run.data.validation)
   found = evaluate.score(run, run.data.validation, ranking)
   assert found["P@1"] == scores[step]
 
@@ -156,7 +156,8 @@ def test_no_epochs_keep_the_first_parameters(settings, data, no_training, tmp_pa
   config = tiny_runs.config(data, **settings, **{"train.num_epochs": 0})
   means = commands.train_and_test(config, tmp_path)
   run = runs.reopen(tmp_path)
-  params, extra_state, step = run.trained()
+  trained = run.trained()
+  params, extra_state, step = trained.params, trained.extra_state, trained.step
   assert step == 0 and commands.train_and_test(config, tmp_path) == means == commands.test(tmp_path)
   for found, first in zip(jax.tree.leaves(params), jax.tree.leaves(run.initial_parameters()[0]), strict=True):
     np.testing.assert_array_equal(found, first)
@@ -263,7 +264,7 @@ def test_early_stop(data, tmp_path, monkeypatch, no_training):
   monkeypatch.setattr(loop.TrainStep, "__call__", nothing_but_a_step)
   overrides = {"train.num_epochs": 9, "train.early_stop_evals": 2, "checkpoint.every_epochs": 0.0}
   run = tiny_runs.open_run(data, tmp_path / "run", **overrides)
-  _, _, step = _train(run)
+  step = _train(run).step
   assert step == 12
   lines = tiny_runs.metric_lines(run.workdir)
   assert [line["eval/P@1"] for line in lines if "eval/P@1" in line] == [0.3, 0.5, 0.4, 0.5]
@@ -271,7 +272,7 @@ def test_early_stop(data, tmp_path, monkeypatch, no_training):
   assert checkpoints.latest() == 24
   # Once more: it has stopped for good.
   monkeypatch.setattr(loop.TrainStep, "__call__", lambda *_: pytest.fail("it went on"))
-  assert _train(run)[2] == 12
+  assert _train(run).step == 12
 
 
 def _train(run):
@@ -306,7 +307,7 @@ def test_the_whole_run_is_one_program_and_the_last_parameters_serve_without_vali
   )
   overrides = {"data.num_validation": 0, "train.num_epochs": 2, "method.labels": "in_batch", "eval.k": 60}
   run = tiny_runs.open_run(data, tmp_path / "run", **overrides)
-  _, _, step = _train(run)
+  step = _train(run).step
   assert step == len(steps) == 12 and len(set(map(id, steps))) == 1
   assert steps[0].num_programs == 1
   assert not (run.workdir / "best").exists() or not list((run.workdir / "best").iterdir())
@@ -317,7 +318,7 @@ def test_init_from_starts_with_the_parameters_of_another_run(finished, data, tmp
   workdir, _ = finished
   first = tmp_path / "first"
   shutil.copytree(workdir, first)
-  expected = runs.reopen(first).trained()[0]
+  expected = runs.reopen(first).trained().params
   config = tiny_runs.config(
     data, **{"init_from": str(first), "train.learning_rate": 1e-8, "train.num_epochs": 1}
   )

@@ -22,11 +22,11 @@ from xmc_jax.data import formats
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.plan.table import table
-from xmc_jax.runs import create, evaluate, label_frequency, parameters_to_test, ranking
+from xmc_jax.runs import create, evaluate, label_frequency, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.runs.trained import Trained, to_test
 from xmc_jax.storage import atomic
-from xmc_jax.types import PyTree
 
 if TYPE_CHECKING:
   from xmc_jax.runs.model import Model
@@ -110,10 +110,11 @@ def train_and_test(
   Returns:
     The test metrics, as fractions; none if no test row has a label.
   """
-  with train_run(config, workdir, owns_process) as (run, writer, params, extra_state, step):
+  with train_run(config, workdir, owns_process) as (trained, writer):
+    run = trained.run
     if why := _untested(run):
       say(f"note: {why}, so there is no test table")
-    means = {} if why else _test(run, params, extra_state, step, writer)[0]
+    means = {} if why else _test(trained, writer)[0]
     show(guide.next_commands(run))
     if runtime.is_main_process():
       (workdir / "report").mkdir(exist_ok=True)
@@ -158,8 +159,8 @@ def test(
       run = run.with_test_rows(path, folder, reading)
     if why := _untested(run):
       raise UserError(f"{workdir}: {why}, so there is no test table; --input=FILE names other labelled rows")
-    trained = stack.enter_context(parameters_to_test.trained(run, checkpoint))
-    means, ranked = _test(*trained, MetricWriter(workdir), scores, suffix)
+    trained = stack.enter_context(to_test(run, checkpoint))
+    means, ranked = _test(trained, MetricWriter(workdir), scores, suffix)
   if writes:
     from xmc_jax.runs.predict import write_test
 
@@ -232,19 +233,14 @@ def _untested(run: runs.Run) -> str:
 
 
 def _test(
-  run: runs.Run,
-  params: PyTree,
-  extra_state: PyTree,
-  step: int,
-  writer: MetricWriter,
-  scores: str = "",
-  suffix: str = "",
+  trained: Trained, writer: MetricWriter, scores: str = "", suffix: str = ""
 ) -> tuple[dict[str, float], evaluate.Ranking]:
+  run, step = trained.run, trained.step
   test, chosen = run.dataset.test, scores or run.config.eval.scores
   methods.check_scores(chosen, run.config, run.method)
   with writer.stage("test"):
-    queries = evaluate.embed_split(run, params, extra_state, test)
-    ranked, why = ranking.rank_test(run, params, extra_state, queries, chosen)
+    queries = evaluate.embed_split(trained, test)
+    ranked, why = evaluate.rank_test(trained, queries, chosen)
     means = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
   _show_test(run, means, ranked[chosen], why, step)
   written = f"report/metrics{suffix}.json, predictions/test{suffix}.npz"
@@ -257,17 +253,7 @@ def _test(
     if run.config.eval.report_page:
       with writer.stage("page"):
         seconds = writer.seconds if writer.seconds["prepare"] else None  # without training, of little use
-        report.write(
-          run,
-          ranked[chosen],
-          queries,
-          params,
-          extra_state,
-          scores=chosen,
-          suffix=suffix,
-          seconds=seconds,
-          why=why,
-        )
+        report.write(trained, ranked[chosen], queries, scores=chosen, suffix=suffix, seconds=seconds, why=why)
       written = f"report/index{suffix}.html (open it in a browser), {written}"
     show(f"\nwritten to {run.workdir}/: {written}")
   except UserError as error:  # a read-only folder or a full disk takes no result away

@@ -46,9 +46,9 @@ def train(
       in_memory.write_encoded(home / "texts", *given)
       with (
         runtime.started(False, config.runtime.deterministic, keeps_programs=workdir is not None),
-        train_run(config, run) as trained,
+        train_run(config, run) as (_, writer),
       ):
-        say(trained.writer.stage_summary())
+        say(writer.stage_summary())
   except BaseException:
     temporary.delete()
     raise

@@ -10,14 +10,13 @@ import numpy as np
 from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax.console import say
-from xmc_jax.distributed import runtime
+from xmc_jax.distributed import runtime, split_table
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export import card, exported, label_files, memory_files, programs, sentence_transformers
 from xmc_jax.export.memory_files import Memory
 from xmc_jax.runs import label_frequency, label_functions, ranking
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.label_functions import Trained
-from xmc_jax.runs.point_memory import point_vectors
+from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import atomic, whole_folder
 
 _PROBES = 8  # texts that the folder of sentence-transformers is checked with
@@ -29,31 +28,27 @@ class _Source(NamedTuple):
   """Holds what is exported.
 
   Attributes:
-    original: the run with its own config.
-    run: the same run in float32.
-    trained: its parameters.
-    step: the training step of the parameters.
-    scores: the scores that rank: 'hybrid', 'fused', or one of the method's views.
+    original: the run as it was trained.
+    trained: the same run in float32.
+    scores: the scores that rank: 'hybrid', 'fused', or one of the method's scorers.
   """
 
-  original: runs.Run
-  run: runs.Run
+  original: Trained
   trained: Trained
-  step: int
   scores: str
 
   @property
-  def view(self) -> str:
-    """Returns the method's view that `index/` ranks by; '' for the sum of the views, or if it has none."""
-    method = self.run.method
+  def scorer(self) -> str:
+    """Returns the method's scorer that `index/` ranks by; '' for the sum of all, or if it has none."""
+    method = self.trained.run.method
     alone = self.scores if self.scores in method.scorers else ""
     return alone or ("encoder" if method.key_temperature else "")
 
   @property
-  def views(self) -> list[str]:
+  def scorers(self) -> list[str]:
     """Returns the kinds of label vectors that rank."""
-    views = self.run.method.scorers if self.scores == exported.HYBRID else ()
-    return list(views or ("encoder",))
+    scorers = self.trained.run.method.scorers if self.scores == exported.HYBRID else ()
+    return list(scorers or ("encoder",))
 
 
 def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> None:
@@ -75,11 +70,11 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
     raise UserError("an export is made by one process; leave --distributed out")
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
   # The whole export is made on one device and in float32.
-  original = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": 1, "label": 1}))
-  chosen = scores or original.config.eval.scores
-  _check_scores(chosen, original)
-  params, extra_state, step = original.trained()
-  source = _Source(original, _in_float32(original), Trained(params, extra_state), step, chosen)
+  run = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": 1, "label": 1}))
+  chosen = scores or run.config.eval.scores
+  _check_scores(chosen, run)
+  original = run.trained()
+  source = _Source(original, _in_float32(original), chosen)
   with whole_folder.written_whole(folder.absolute(), exported.is_export) as part:
     _write(part, source)
   say(f"exported to {folder}: README.md says what is there")
@@ -96,23 +91,25 @@ def _check_scores(scores: str, run: runs.Run) -> None:
     say("export: labels rank by their texts; the memory of training points stays with the run")
 
 
-def _in_float32(run: runs.Run) -> runs.Run:
+def _in_float32(trained: Trained) -> Trained:
+  run = trained.run
   if run.config.encoder.dtype == "float32":
-    return run
+    return trained
   config = ml_collections.ConfigDict(run.config.to_dict())
   config.encoder.dtype = "float32"
-  return runs.Run(config, run.workdir, run.dataset)
+  run = runs.Run(config, run.workdir, run.dataset)
+  return Trained(run, trained.params, trained.extra_state, trained.step)
 
 
 def _write(part: pathlib.Path, source: _Source) -> None:
-  run, trained = source.run, source.trained
+  run, trained = source.trained.run, source.trained
   vectors = label_frequency.add_label_column(
-    run, run.embedder.labels(trained.params, run.extra_state_to_rank(*trained), source.view), source.view
+    run, split_table.whole(trained.labels(source.scorer)), source.scorer
   )
   memory, rows = _memory(source) if source.scores == exported.HYBRID else (None, np.zeros(0, int))
   _check_room(part, source, vectors.shape[1], memory)
   probes = [run.dataset.train.texts[row] for row in range(min(_PROBES, len(run.dataset.train)))]
-  found = sentence_transformers.write(part / exported.SENTENCE, run, trained, probes)
+  found = sentence_transformers.write(part / exported.SENTENCE, trained, probes)
   if found.reason:
     say(f"export: no {exported.SENTENCE}/: {found.reason}")
   functions = _write_programs(part / exported.PROGRAMS, source)
@@ -125,12 +122,12 @@ def _write(part: pathlib.Path, source: _Source) -> None:
     "format": exported.FORMAT,
     "version": exported.VERSION,
     "method": run.config.method.name,
-    "step": source.step,
+    "step": trained.step,
     "max_length": run.config.data.max_length,
     "width": int(vectors.shape[1]) - adds_frequency,
-    "ranks_by": exported.HYBRID if memory else _ranks_by(run, source.view),
-    "index_ranks_by": _ranks_by(run, source.view),
-    "views": source.views,
+    "ranks_by": exported.HYBRID if memory else _ranks_by(run, source.scorer),
+    "index_ranks_by": _ranks_by(run, source.scorer),
+    "views": source.scorers,
     "trained_labels": len(vectors),
     "points": len(rows),
     "adds_labels": exported.LABELS in functions,
@@ -144,13 +141,13 @@ def _write(part: pathlib.Path, source: _Source) -> None:
 
 def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, label_functions.Function]:
   """Writes the embedding functions and the tokenizer; returns the functions by name."""
-  run, max_length = source.run, source.run.config.data.max_length
+  run, max_length = source.trained.run, source.trained.run.config.data.max_length
   functions = {
     exported.POINTS: lambda params, extra_state, tokens, ids: run.method.embed_queries(
       params, extra_state, tokens
     )
   }
-  if by_text := label_functions.by_text(run, source.trained):
+  if by_text := label_functions.by_text(source.trained):
     functions[exported.LABELS] = label_frequency.by_text(run, by_text)
   signature = programs.write(folder, functions, source.trained, max_length)
   tokenizer = run.dataset.tokenizer()
@@ -166,10 +163,10 @@ def _write_index(
   folder: pathlib.Path, source: _Source, vectors: np.ndarray, points: np.ndarray | None
 ) -> str:
   """Writes the label index; returns why there is no ScaNN index, '' if there is one."""
-  run, views = source.run, {}
-  if len(source.views) > 1:
-    views = {view: [array] for view, array in ranking.label_vectors(run, *source.trained).items()}
-  sample = _sample(run, source.trained)
+  run, views = source.trained.run, {}
+  if len(source.scorers) > 1:
+    views = {scorer: [array] for scorer, array in ranking.label_vectors(source.trained).items()}
+  sample = _sample(source.trained)
   texts, keys = run.dataset.labels.texts, run.dataset.label_keys
   no_scann = label_files.write(folder, [vectors], texts, sample, keys=keys, views=views, points=points)
   if no_scann:
@@ -179,41 +176,40 @@ def _write_index(
 
 def _memory(source: _Source) -> tuple[Memory, np.ndarray]:
   """Returns the hybrid ranker's memory, with `points` still empty, and the training rows of its points."""
-  train = source.run.dataset.train
-  rows, truth = ranking.labelled(source.run, np.arange(len(train)))
+  run, train = source.trained.run, source.trained.run.dataset.train
+  rows, truth = ranking.labelled(run, np.arange(len(train)))
   none = np.zeros((0, 0), np.float32)
-  model = ranking.hybrid_model(source.original, *source.trained)
-  return Memory(none, truth, train.texts[rows], source.run.config.method.temperature, model), rows
+  model = ranking.hybrid_model(source.original)
+  return Memory(none, truth, train.texts[rows], run.config.method.temperature, model), rows
 
 
 def _point_blocks(source: _Source, rows: np.ndarray) -> Iterator[np.ndarray]:
   """Yields `[n, D]` float32 embeddings of these training rows, block by block."""
-  run, trained = source.run, source.trained
-  kept = point_vectors(run, *trained) if run is source.original else None
+  trained, tokens = source.trained, source.trained.run.dataset.train.tokens
   for start in range(0, len(rows), label_files.BLOCK):
     some = rows[start : start + label_files.BLOCK]
-    if kept is None:
-      yield run.embedder.queries(*trained, run.dataset.train.tokens.rows(some))
-    else:
-      yield kept[some]
+    yield trained.points[some] if trained is source.original else trained.queries(tokens.rows(some))
 
 
-def _ranks_by(run: runs.Run, view: str) -> str:
+def _ranks_by(run: runs.Run, scorer: str) -> str:
   if not run.method.scorers:
     return "inner products"
-  return f"inner products, by {view} alone" if view else "the sum of encoder and classifier inner products"
+  return (
+    f"inner products, by {scorer} alone" if scorer else "the sum of encoder and classifier inner products"
+  )
 
 
-def _sample(run: runs.Run, trained: Trained) -> np.ndarray:
+def _sample(trained: Trained) -> np.ndarray:
   """Returns `[m, D]` embeddings of a random sample of training points."""
-  rows = np.random.default_rng(0).permutation(len(run.data.train))[:_SAMPLE]
-  return run.embedder.queries(*trained, run.data.train.tokens.rows(np.sort(rows)))
+  train = trained.run.data.train
+  rows = np.random.default_rng(0).permutation(len(train))[:_SAMPLE]
+  return trained.queries(train.tokens.rows(np.sort(rows)))
 
 
 def _check_room(part: pathlib.Path, source: _Source, width: int, memory: Memory | None) -> None:
   num_points = len(memory.texts) if memory else 0
-  texts = source.run.dataset.labels.texts
-  size = label_files.num_bytes(texts, width, num_views=len(source.views), num_points=num_points)
+  texts = source.trained.run.dataset.labels.texts
+  size = label_files.num_bytes(texts, width, num_views=len(source.scorers), num_points=num_points)
   if memory:
     size += memory_files.num_bytes(memory, width)
   atomic.check_room(part, 2 * programs.parameter_bytes(source.trained) + size + _SLACK, "the export")

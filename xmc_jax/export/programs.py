@@ -16,7 +16,8 @@ import safetensors.numpy
 from jax import export as jax_export
 
 from xmc_jax.errors import DataError
-from xmc_jax.runs.label_functions import INPUTS, Function, Trained, filled, named_arrays, reads, shapes_of
+from xmc_jax.runs.label_functions import INPUTS, Function, filled, named_arrays, reads, shapes_of
+from xmc_jax.runs.trained import Trained
 from xmc_jax.types import Array, Tokens
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -68,7 +69,7 @@ def write(folder: Path, functions: Mapping[str, Function], trained: Trained, max
 
 def parameter_bytes(trained: Trained) -> int:
   """Returns the size of all parameters in bytes, including those that no function reads."""
-  return sum(leaf.nbytes for leaf in jax.tree.leaves(trained))
+  return sum(leaf.nbytes for leaf in jax.tree.leaves(trained.tree))
 
 
 class Programs:

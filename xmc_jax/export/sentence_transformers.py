@@ -10,8 +10,8 @@ import numpy as np
 from xmc_jax import data, models
 from xmc_jax.methods.components import unidec_heads
 from xmc_jax.models.sentence_modules import save_sentence_modules, write_safetensors
-from xmc_jax.runs.label_functions import Trained
 from xmc_jax.runs.run import Run
+from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import atomic
 from xmc_jax.types import Array, PyTree
 
@@ -55,22 +55,21 @@ class _Head(NamedTuple):
   unit: bool
 
 
-def write(folder: Path, run: Run, trained: Trained, probes: list[str]) -> Sentence:
+def write(folder: Path, trained: Trained, probes: list[str]) -> Sentence:
   """Writes the folder, if sentence-transformers supports the encoder.
 
   Args:
     folder: created if it is needed.
-    run: the run, in float32.
-    trained: its parameters.
+    trained: the run, in float32.
     probes: texts that check whether the folder's embeddings equal the run's.
   """
-  root = _encoder_of(trained)
+  run, root = trained.run, _encoder_of(trained)
   if root is None:
     return Sentence("its parameters hold no encoder under a known name")
   head = _head_of(root, run.config.encoder)
   root = {"encoder": root["encoder"], **({"projection": head.projection} if head.projection else {})}
   tokens = data.encode_texts(run.dataset.tokenizer(), probes, run.config.data.max_length)
-  wanted = run.embedder.queries(*trained, tokens)
+  wanted = trained.queries(tokens)
   padded = tokens.gather(np.arange(len(tokens)), run.config.data.max_length)
   for tried in (head, head._replace(unit=not head.unit)):
     embedder = _embedder(run, tried)

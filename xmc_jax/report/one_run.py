@@ -18,8 +18,8 @@ from xmc_jax.report import scores as pair_scores
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs.evaluate import Why
 from xmc_jax.runs.run import Run
+from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import atomic
-from xmc_jax.types import PyTree
 
 _VALIDATION = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 _FOUND = (5, 100)  # k: the share of true labels among the first k
@@ -27,11 +27,9 @@ _DEEPEST = 100  # the largest number of labels that precision and recall are dra
 
 
 def write(
-  run: Run,
+  trained: Trained,
   ranking: Ranking,
   queries: np.ndarray,
-  params: PyTree,
-  extra_state: PyTree,
   *,
   scores: str = "",
   suffix: str = "",
@@ -44,11 +42,10 @@ def write(
   Labels are embedded only for a sample of points: some thousands of labels, whatever the data's size.
 
   Args:
-    run: the run.
+    trained: the run.
     ranking: the ranking of the test points, `config.eval.k` deep.
     queries: `[N, D]` the test points' embeddings.
-    params, extra_state: as trained.
-    scores: the scores that rank: 'hybrid', 'fused', a view, a source; '' is `config.eval.scores`.
+    scores: the scores that rank: 'hybrid', 'fused', a scorer, a source; '' is `config.eval.scores`.
     suffix: the suffix of report/metrics.json.
     seconds: time by stage so far; None reads it from the folder.
     why: explains why labels were ranked, as in `evaluate.examples`; None if the ranking gives no reasons.
@@ -56,10 +53,11 @@ def write(
   Returns:
     The page's path.
   """
-  folder, truth = run.workdir / "report", run.dataset.test.unfiltered_positives
+  run, folder = trained.run, trained.run.workdir / "report"
+  truth = run.dataset.test.unfiltered_positives
   scores = scores or run.config.eval.scores
   hits = find_hits(ranking.ids, as_truth(truth))
-  sample, chosen = _sample_and_examples(run, ranking, queries, params, extra_state, scores, hits)
+  sample, chosen = _sample_and_examples(trained, ranking, queries, scores, hits)
   reasons = examples.reasons(np.concatenate(chosen[:-1]), ranking, truth, why) if why and chosen else {}
   page = folder / f"index{suffix}.html"
   if not runtime.is_main_process():
@@ -86,31 +84,24 @@ def write(
 
 
 def _sample_and_examples(
-  run: Run,
-  ranking: Ranking,
-  queries: np.ndarray,
-  params: PyTree,
-  extra_state: PyTree,
-  scores: str,
-  hits: Hits,
+  trained: Trained, ranking: Ranking, queries: np.ndarray, scores: str, hits: Hits
 ) -> tuple[pair_scores.Sample | None, examples.Chosen | None]:
   """Returns a sample of scores and the points to show; None if no test point has a label.
 
   All processes call it, to embed labels together.
   """
-  test = run.dataset.test
+  run, test = trained.run, trained.run.dataset.test
   truth = test.unfiltered_positives
   if not truth.nnz:
     return None, None
-  extra_state = run.extra_state_to_rank(params, extra_state)
 
   def score(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return pair_scores.score_labels(run, params, extra_state, scores, queries[rows], labels)
+    return pair_scores.score_labels(trained, scores, queries[rows], labels)
 
   of_keys = scores == "fused" and run.method.key_temperature
   by_vectors = pair_scores.are_of_vectors(scores) and not of_keys
   sample = pair_scores.sample(ranking, hits, truth, test.filter, score if by_vectors else None)
-  nearness = functools.partial(pair_scores.label_cosines, run, params, extra_state)
+  nearness = functools.partial(pair_scores.label_cosines, trained)
   return sample, examples.choose(ranking, hits, truth, nearness)
 
 

@@ -17,9 +17,8 @@ from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval.fusion import Tree
 from xmc_jax.retrieval.search import Ranking, with_bias_column
 from xmc_jax.runs import label_frequency
-from xmc_jax.runs.run import Run
+from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
-from xmc_jax.types import PyTree
 
 _SEED = 0  # of all samples, the same on every process
 _ROWS, _LABELS, _RANDOM = 2000, 2000, 128  # points, labels and random labels of a sample, at most
@@ -27,45 +26,41 @@ _CURVE_ROWS, _CURVE_POINTS = 20_000, 400
 _STEADY = 20  # thresholds that fewer pairs reach are left out, as their precision is too uncertain
 
 
-def score_labels(
-  run: Run, params: PyTree, extra_state: PyTree, scores: str, queries: np.ndarray, labels: np.ndarray
-) -> np.ndarray:
+def score_labels(trained: Trained, scores: str, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
   """Scores points with some labels as the run's ranking by vectors does.
 
   Args:
-    run: the run.
-    params, extra_state: to rank with.
-    scores: 'fused' or one of the method's views; ignored for a method without views.
+    trained: the run.
+    scores: 'fused' or one of the method's scorers; ignored for a method without scorers.
     queries: `[n, D]` embeddings of the points.
     labels: `[m]` label ids; only these are embedded.
 
   Returns:
     `[n, m]` float32.
   """
+  run = trained.run
 
-  def by(view: str) -> np.ndarray:
-    vectors = run.embedder.labels(params, extra_state, view, labels)
+  def by(scorer: str) -> np.ndarray:
+    vectors = trained.some_labels(scorer, labels)
     if not is_fused:
-      vectors = label_frequency.add_label_column(run, vectors, view, labels)
+      vectors = label_frequency.add_label_column(run, vectors, scorer, labels)
     return with_bias_column(queries, vectors.shape[1]) @ vectors.T
 
-  views, fitted = run.method.scorers, run.ranking_folder / run_folder.FUSION
-  is_fused = views and scores == "fused" and fitted.exists()
+  scorers, fitted = run.method.scorers, run.ranking_folder / run_folder.FUSION
+  is_fused = scorers and scores == "fused" and fitted.exists()
   if not is_fused:
-    return by(scores if scores in views else "")
+    return by(scores if scores in scorers else "")
   by_classifier, by_encoder = by("classifier"), by("encoder")
   rarity = np.broadcast_to(run.data.inverse_propensity.astype(np.float32)[labels], by_encoder.shape)
   features = np.stack([by_classifier, by_encoder, rarity], axis=-1)
   return by_classifier + by_encoder + Tree.load(fitted).predict(features)
 
 
-def label_cosines(
-  run: Run, params: PyTree, extra_state: PyTree, one: np.ndarray, other: np.ndarray
-) -> np.ndarray:
+def label_cosines(trained: Trained, one: np.ndarray, other: np.ndarray) -> np.ndarray:
   """Returns `[n]` cosines of the encoder's vectors of labels `[n]` and other labels `[n]`."""
-  view = "encoder" if "encoder" in run.method.scorers else ""
+  scorer = "encoder" if "encoder" in trained.run.method.scorers else ""
   labels, places = np.unique(np.stack([one, other]), return_inverse=True)
-  vectors = unit_rows(run.embedder.labels(params, extra_state, view, labels))
+  vectors = unit_rows(trained.some_labels(scorer, labels))
   return np.einsum("nd,nd->n", *vectors[places.reshape(2, -1)])
 
 

@@ -1,6 +1,7 @@
-"""Scores rankings of a split: computes metrics, writes their report, and shows examples."""
+"""Ranks and scores a split: computes metrics, writes their report, and shows examples."""
 
 import contextlib
+import functools
 import json
 import pathlib
 import zipfile
@@ -16,12 +17,15 @@ from xmc_jax import data, metrics, sanitize
 from xmc_jax.console import Progress
 from xmc_jax.distributed import runtime
 from xmc_jax.metrics.hits import as_truth, find_hits
+from xmc_jax.retrieval.explanations import as_dict
+from xmc_jax.retrieval.explanations import line as as_line
+from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs.ranking import Rank, plain_ranker
+from xmc_jax.runs.ranking import Rank, by_products, hybrid, own_ranker
 from xmc_jax.runs.run import Run
+from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import atomic
-from xmc_jax.types import PyTree
 
 _KS = (1, 3, 5, 10, 100)
 _LABELS_SHOWN = 3  # labels of an example
@@ -32,15 +36,46 @@ _LARGE_ERROR = 0.05  # a calibration error to warn of, if it is also 1.5 times t
 Why = Callable[[np.ndarray, np.ndarray], list[dict[int, str]]]
 
 
-def embed_split(run: Run, params: PyTree, extra_state: PyTree, split: data.Split) -> np.ndarray:
+def embed_split(trained: Trained, split: data.Split) -> np.ndarray:
   """Embeds the points of a split; returns `[n, D]`."""
   with contextlib.closing(Progress("evaluate", len(split), unit="text")) as bar:
-    return run.embedder.queries(params, extra_state, split.tokens, bar.update)
+    return trained.queries(split.tokens, bar.update)
 
 
 def rank_split(run: Run, rank: Rank, queries: np.ndarray, split: data.Split) -> Ranking:
   """Ranks labels for the embedded points of a split, `config.eval.k` labels deep."""
   return rank(Queries(queries, split.texts), run.config.eval.k, exclude=split.filter)
+
+
+def rank_test(trained: Trained, vectors: np.ndarray, chosen: str) -> tuple[dict[str, Ranking], Why | None]:
+  """Ranks the embedded test rows by the chosen scores, and by each of their parts alone.
+
+  The parts of 'hybrid' are the paper's own ranking and each source; the parts of 'fused' are the scorers.
+  Lets go of the vectors of `trained`.
+
+  Returns:
+    The rankings by name, the chosen one first, and their reasons; None if the ranking gives none.
+  """
+  test, k, scorers = trained.run.dataset.test, trained.run.config.eval.k, trained.run.method.scorers
+  queries = Queries(vectors, test.texts)
+  if chosen != "hybrid":
+    kinds = dict.fromkeys([chosen, *scorers])
+    rankings = {kind: trained.ranker(kind)(queries, k, test.filter) for kind in kinds}
+    trained.release()
+    return rankings, None
+  opened = hybrid(trained)
+  own = {"fused": own_ranker(trained)(queries, k, test.filter)} if scorers else {}
+  trained.release()  # before the longest search
+  joined, alone = opened.rank_with_sources(queries, k, test.filter)
+  return {"hybrid": joined, **own, **alone}, functools.partial(_why, opened, vectors, test)
+
+
+def _why(
+  opened: HybridRanker, vectors: np.ndarray, test: data.Split, rows: np.ndarray, ids: np.ndarray
+) -> list[dict[int, str]]:
+  reasons = opened.explain(Queries(vectors[rows], test.texts[rows]), ids, test.filter[rows])
+  lines = [[as_line(as_dict(reason, opened.point_texts)) for reason in of_row] for of_row in reasons]
+  return [dict(zip(labels[labels >= 0].tolist(), of_row)) for labels, of_row in zip(ids, lines)]
 
 
 def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
@@ -50,11 +85,13 @@ def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
   return {**found, **metrics.coverage(ranking.ids, truth, ks=ks)}
 
 
-def validate(run: Run, params: PyTree, extra_state: PyTree) -> dict[str, float]:
+def validate(trained: Trained) -> dict[str, float]:
   """Returns the `score` of the validation rows, ranked without fusion."""
-  rank = plain_ranker(run, params, extra_state)
-  queries = embed_split(run, params, extra_state, run.data.validation)
-  return score(run, run.data.validation, rank_split(run, rank, queries, run.data.validation))
+  run, validation = trained.run, trained.run.data.validation
+  rank = by_products(trained)
+  trained.release()
+  queries = embed_split(trained, validation)
+  return score(run, validation, rank_split(run, rank, queries, validation))
 
 
 def shown(means: dict[str, float]) -> dict[str, float]:

@@ -5,6 +5,8 @@ more column of the label vectors, and queries have a 1 there: labels are still r
 the hybrid ranking and in exports too.
 """
 
+from typing import TYPE_CHECKING
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,14 +17,16 @@ from xmc_jax.distributed.split_table import AnyTable, SplitTable, Table
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.index import Index
 from xmc_jax.runs.label_functions import Function
-from xmc_jax.runs.run import Run
 from xmc_jax.storage import run_folder
-from xmc_jax.types import PyTree
+
+if TYPE_CHECKING:
+  from xmc_jax.runs.run import Run
+  from xmc_jax.runs.trained import Trained
 
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # candidate values of α
 
 
-def weight_of(run: Run) -> float:
+def weight_of(run: "Run") -> float:
   """Returns α; 0 if it has not been chosen yet."""
   wanted = run.config.eval.log_frequency
   path = run.ranking_folder / run_folder.FREQUENCY
@@ -31,12 +35,12 @@ def weight_of(run: Run) -> float:
   return wanted
 
 
-def log_scope(run: Run, scores: str) -> None:
+def log_scope(run: "Run", scores: str) -> None:
   """Logs a note if the config sets label frequency, but the run is ranked by scores that do not use it.
 
   Args:
     run: the run.
-    scores: the scores that rank, as for `ranking.ranker`. A tree that joins two views, a memory of keys,
+    scores: the scores that rank, as for `Trained.ranker`. A tree that joins two scorers, a memory of keys,
       classifiers, and sources other than the encoder do not use `config.eval.log_frequency`.
   """
   joined = scores == "fused" and (_has_tree(run) or run.method.key_temperature)
@@ -44,24 +48,26 @@ def log_scope(run: Run, scores: str) -> None:
     say(f"eval.log_frequency: {scores!r} scores do not use it; rankings by the encoder do (--scores=encoder)")
 
 
-def _has_tree(run: Run) -> bool:
+def _has_tree(run: "Run") -> bool:
   return bool(run.method.scorers and run.config.eval.fusion_rows)
 
 
-def add_label_column(run: Run, labels: AnyTable, view: str = "", ids: np.ndarray | None = None) -> AnyTable:
+def add_label_column(
+  run: "Run", labels: AnyTable, scorer: str = "", ids: np.ndarray | None = None
+) -> AnyTable:
   """Adds τ α log(1 + n_l) to the scores of label vectors, as a column that queries have a 1 for.
 
   Args:
     run: the run.
     labels: `[L, D]`, or `[n, D]` of the labels `ids`.
-    view: the view that they rank by; classifiers have 0 in the column.
+    scorer: the scorer that they are of; classifiers have 0 in the column.
     ids: `[n]` label ids; None is all labels.
   """
   weight = weight_of(run)
-  return _with_column(run, labels, weight * (view in ("", "encoder")), ids) if weight else labels
+  return _with_column(run, labels, weight * (scorer in ("", "encoder")), ids) if weight else labels
 
 
-def _with_column(run: Run, labels: AnyTable, weight: float, ids: np.ndarray | None = None) -> AnyTable:
+def _with_column(run: "Run", labels: AnyTable, weight: float, ids: np.ndarray | None = None) -> AnyTable:
   column = _column(run, weight)
   if isinstance(labels, SplitTable):
     column = column[labels.own_rows]
@@ -71,7 +77,7 @@ def _with_column(run: Run, labels: AnyTable, weight: float, ids: np.ndarray | No
   return split_table.map_rows(labels, lambda rows: np.column_stack([rows, column]))
 
 
-def _column(run: Run, weight: float) -> np.ndarray:
+def _column(run: "Run", weight: float) -> np.ndarray:
   """Returns `[L]` float32; labels added since the training have the mean of the others."""
   of_labels = np.log1p(run.label_counts)
   column = (run.config.method.temperature * weight * of_labels).astype(np.float32)
@@ -80,7 +86,7 @@ def _column(run: Run, weight: float) -> np.ndarray:
   return column
 
 
-def by_text(run: Run, embed: Function) -> Function:
+def by_text(run: "Run", embed: Function) -> Function:
   """Returns `embed`, which embeds unseen labels by their texts, with the mean label's column."""
   weight = weight_of(run)
   if not weight:
@@ -91,37 +97,37 @@ def by_text(run: Run, embed: Function) -> Function:
   return lambda *given: jnp.pad(embed(*given), ((0, 0), (0, 1)), constant_values=mean)
 
 
-def has_column(run: Run) -> bool:
+def has_column(run: "Run") -> bool:
   """Returns whether the encoder's label vectors end with a column of label frequency."""
   return bool(run.config.method.get("log_prior") or weight_of(run))
 
 
-def fit(run: Run, params: PyTree, extra_state: PyTree) -> None:
+def fit(trained: "Trained") -> None:
   """Chooses α by `config.eval.metric` on the validation rows, and stores it in the run's folder.
 
   Does nothing if the config gives α, or if it was chosen before.
   """
+  run = trained.run
   path, validation = run.ranking_folder / run_folder.FREQUENCY, run.data.validation
   if run.config.eval.log_frequency != -1 or path.exists():
     return
   if not len(validation):
     return say("eval.log_frequency: label frequency has weight 0, as there are no validation rows")
   metric = run.config.eval.metric
-  view = "encoder" if _has_tree(run) else ""
-  labels = run.embedder.split_labels(params, run.extra_state_to_rank(params, extra_state), view)
-  queries = run.embedder.queries(params, extra_state, validation.tokens)
+  labels = trained.labels("encoder" if _has_tree(run) else "")
+  queries = trained.queries(validation.tokens)
   values = tuple(_metric_with(run, queries, labels, weight) for weight in GRID)
-  found = ChosenWeight(GRID[int(np.argmax(values))], metric, values)
+  chosen = ChosenWeight(GRID[int(np.argmax(values))], metric, values)
   say(
-    f"label frequency has weight {found.weight:g}: {100 * max(values):.2f} {metric} on "
+    f"label frequency has weight {chosen.weight:g}: {100 * max(values):.2f} {metric} on "
     f"{len(validation):,} rows"
   )
   if runtime.is_main_process():
-    found.save(path)
+    chosen.save(path)
   runtime.barrier("frequency")
 
 
-def _metric_with(run: Run, queries: np.ndarray, labels: Table, weight: float) -> float:
+def _metric_with(run: "Run", queries: np.ndarray, labels: Table, weight: float) -> float:
   """Returns `config.eval.metric` of the validation rows for one α."""
   validation, metric = run.data.validation, run.config.eval.metric
   index = Index(_with_column(run, labels, weight), backend="exact", devices=run.mesh, name="label frequency")

@@ -1,7 +1,7 @@
 """Tells what the embedding functions of a method read, and so whether labels can be added by their texts."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,11 @@ from jax import export as jax_export
 
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import UserError
-from xmc_jax.runs.run import Run
 from xmc_jax.types import Array, PyTree, Tokens
+
+if TYPE_CHECKING:
+  from xmc_jax.runs.run import Run
+  from xmc_jax.runs.trained import Trained
 
 _TEXTS = ("input_ids", "attention_mask")
 _IDS = "label_ids"
@@ -19,14 +22,7 @@ INPUTS = {*_TEXTS, _IDS}
 Function = Callable[..., Array]  # (params, extra_state, tokens, ids [b]) -> [b, D]
 
 
-class Trained(NamedTuple):
-  """Holds the trees that functions are called with; see `types.Method`."""
-
-  params: PyTree
-  extra_state: PyTree
-
-
-def reads(function: Function, trained: Trained, max_length: int) -> set[str]:
+def reads(function: Function, trained: "Trained", max_length: int) -> set[str]:
   """Returns what a function reads: names of parameters, 'input_ids', 'attention_mask', 'label_ids'."""
   named = named_arrays(trained)
 
@@ -41,34 +37,34 @@ def reads(function: Function, trained: Trained, max_length: int) -> set[str]:
   return {name for position, name in enumerate(sorted(inputs)) if position in kept}
 
 
-def follows_from_text(function: Function, trained: Trained, max_length: int) -> bool:
+def follows_from_text(function: Function, trained: "Trained", max_length: int) -> bool:
   """Returns whether a label's vector depends on its text alone, and not on its id."""
   read = reads(function, trained, max_length)
   return "input_ids" in read and _IDS not in read
 
 
-def by_text(run: Run, trained: Trained) -> Function | None:
+def by_text(trained: "Trained") -> Function | None:
   """Returns the method's function that embeds an unseen label by its text alone; None if it has none."""
-  method, max_length = run.method, run.config.data.max_length
+  method, max_length = trained.run.method, trained.run.config.data.max_length
   known = [method.embed_texts, method.embed_labels, *method.scorers.values()]
   following = (f for f in known if f and follows_from_text(f, trained, max_length))
   return next(following, None)
 
 
-def check_by_text(run: Run, remedy: str) -> None:
+def check_by_text(run: "Run", remedy: str) -> None:
   """Raises UserError unless a run can embed an unseen label by its text, by each of its scorers."""
-  trained = Trained(*run.trained()[:2])
+  trained = run.trained()
   scorers = (follows_from_text(f, trained, run.config.data.max_length) for f in run.method.scorers.values())
-  if not by_text(run, trained) or not all(scorers):
+  if not by_text(trained) or not all(scorers):
     raise UserError(
       f"method {run.config.method.name!r} ranks labels by more than their texts, so none can be added "
       f"without training; {remedy}"
     )
 
 
-def named_arrays(trained: Trained) -> dict[str, Array]:
+def named_arrays(trained: "Trained") -> dict[str, Array]:
   """Returns every array by its path, such as 'params/encoder/word'."""
-  leaves = jax.tree_util.tree_leaves_with_path(trained)
+  leaves = jax.tree_util.tree_leaves_with_path(trained.tree)
   return {sharding.path_name(path): leaf for path, leaf in leaves}
 
 
@@ -77,11 +73,12 @@ def shapes_of(named: Mapping[str, Array]) -> dict[str, jax.ShapeDtypeStruct]:
   return {name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for name, leaf in named.items()}
 
 
-def filled(trained: Trained, given: Mapping[str, Array]) -> Trained:
-  """Returns `trained` with the given arrays, and zeros in place of those that no function reads."""
+def filled(trained: "Trained", given: Mapping[str, Array]) -> tuple[PyTree, PyTree]:
+  """Returns `(params, extra_state)`: the given arrays, and zeros in place of those that no function reads."""
 
   def pick(path, leaf):
     name = sharding.path_name(path)
     return given[name] if name in given else jnp.zeros(leaf.shape, leaf.dtype)
 
-  return jax.tree_util.tree_map_with_path(pick, trained)
+  tree = jax.tree_util.tree_map_with_path(pick, trained.tree)
+  return tree["params"], tree["extra_state"]

@@ -13,6 +13,7 @@ from xmc_jax import methods
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.hybrid import HybridRanker
+from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import added_labels, answers, evaluate, ranking
 from xmc_jax.runs import run as runs
@@ -33,7 +34,8 @@ class Model:
   def __init__(self, run: runs.Run, scores: str = ""):
     self._run, self._scores, self._few_shapes = run, scores, False
     methods.check_scores(scores or run.config.eval.scores, run.config, run.method)
-    self._params, self._extra_state, self.step = run.trained()
+    self._trained = run.trained()
+    self.step = self._trained.step
 
   @classmethod
   def load(
@@ -120,7 +122,7 @@ class Model:
   @functools.cached_property
   def _sources(self) -> HybridRanker:
     opened = ranking.hybrid if self._chosen == "hybrid" else ranking.sources
-    return opened(self._run, self._params, self._extra_state)
+    return opened(self._trained)
 
   @functools.cached_property
   def _rank(self) -> ranking.Rank:
@@ -128,7 +130,7 @@ class Model:
       return self._sources.rank
     if self._chosen in configs.SOURCES:
       return functools.partial(self._sources.rank_by, self._chosen)
-    return ranking.ranker(self._run, self._params, self._extra_state, self._chosen)
+    return self._trained.ranker(self._chosen)
 
   @functools.cached_property
   def _tokens(self) -> Encoder:
@@ -144,9 +146,7 @@ class Model:
       UserError: `texts` is not a list of texts.
     """
     answers.check_texts(texts)
-    return self._run.embedder.queries(
-      self._params, self._extra_state, self._tokens.table(texts), few_shapes=self._few_shapes
-    )
+    return self._trained.queries(self._tokens.table(texts), few_shapes=self._few_shapes)
 
   def check_k(self, k: int, threshold: float = -math.inf) -> int:
     """Returns k, which `predict` takes; with a threshold, at most the number of labels.
@@ -186,7 +186,10 @@ class Model:
       wanted = np.arange(ids.shape[1]) < (num_explained or k)
       return answers.reasons(self._sources, queries, np.where(wanted, ids, -1))
 
-    rank = lambda *args: self._rank(*args)  # opens the ranker at the first call
+    def rank(queries: Queries, k: int) -> Ranking:
+      self.open(explain)
+      return self._rank(queries, k)
+
     return answers.best_labels(texts, k, self.labels, self.embed, rank, why if explain else None)
 
   def warm(self, num_texts: int, depths: Sequence[int] = (10,)) -> None:
@@ -200,7 +203,7 @@ class Model:
     """
     self._few_shapes = True
     self.open(explain=True)
-    self._run.embedder.compile_few_shapes(self._params, self._extra_state)
+    self._run.embedder.compile_few_shapes(self._trained.params, self._trained.extra_state)
     texts = list(itertools.islice(itertools.cycle(self._run.dataset.train.texts), num_texts))
     for k in depths:
       sizes = itertools.takewhile(lambda size: size < num_texts, (1 << power for power in itertools.count()))
@@ -212,3 +215,4 @@ class Model:
     _ = self._rank
     if explain:
       _ = self._sources
+    self._trained.release()

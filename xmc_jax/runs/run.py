@@ -16,14 +16,13 @@ from xmc_jax.batching.graph_anchors import GraphEdges
 from xmc_jax.config.defaults import READS_INPUT
 from xmc_jax.console import say
 from xmc_jax.data import documents
-from xmc_jax.distributed import sharding, split_table
-from xmc_jax.distributed.split_table import Table
+from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.refresh import Snapshot
 from xmc_jax.retrieval import TableEmbedder
 from xmc_jax.retrieval.table_embedder import with_added_labels
 from xmc_jax.runs import graph_edges
 from xmc_jax.runs.saved import SavedSteps
+from xmc_jax.runs.trained import Trained
 from xmc_jax.runs.training_data import TrainingData
 from xmc_jax.storage import npy, path_safety, run_folder
 from xmc_jax.types import DatasetInfo, PyTree
@@ -152,8 +151,8 @@ class Run:
   def _from_run(self, other: "Run", own: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
     """Returns the parameters of another run in place of `own`, fitted to this mesh."""
     rules, init_from_run = self.method.sharding_rules, self.method.init_from_run
-    snapshot = self._snapshot(other, *other.trained())
-    found = init_from_run(snapshot) if init_from_run else (snapshot.params, own[1])
+    trained = other.trained()
+    found = init_from_run(trained.snapshot(self)) if init_from_run else (trained.params, own[1])
     theirs, ours = other.dataset.num_labels, self.dataset.num_labels
     if sharding.splits_rows(own, rules) and theirs != ours:
       raise UserError(f"it has {theirs:,} labels, and this run has {ours:,}")
@@ -176,7 +175,7 @@ class Run:
     found.data = TrainingData(self.config, found.dataset)
     found.method = with_added_labels(self.method, self.dataset.num_labels)
     if self.method.extra_state_to_rank:  # of the labels that were trained
-      of_own = lambda snapshot: self.extra_state_to_rank(snapshot.params, snapshot.extra_state)
+      of_own = lambda snapshot: Trained(self, snapshot.params, snapshot.extra_state).extra_state_to_rank
       found.method = found.method._replace(extra_state_to_rank=of_own)
     found.embedder = found._embedder_of(found.dataset)
     return found
@@ -191,61 +190,19 @@ class Run:
       say(f"note: {documents.without_settings(note, READS_INPUT['evaluate'])}")
     return found
 
-  def snapshot(self, params: PyTree, extra_state: PyTree, step: int) -> Snapshot:
-    """Returns the input of refreshes after `step` steps."""
-    return self._snapshot(self, params, extra_state, step)
-
-  def _snapshot(self, source: "Run", params: PyTree, extra_state: PyTree, step: int) -> Snapshot:
-    """Returns a snapshot of this run's data, embedded by `source`, which may be another run."""
-    embedder = source.embedder
-    trained = params, extra_state
-
-    def embed_queries() -> Table:
-      if source is self and self.method.batch.frozen:
-        return split_table.split(self.batches.vectors)
-      return embedder.split_queries(*trained, self.data.train.tokens)
-
-    return Snapshot(
-      embed_queries,
-      lambda: embedder.split_labels(params, source.extra_state_to_rank(*trained)),
-      lambda: embedder.split_texts(*trained),
-      truth=self.data.truth,
-      filtered=self.data.train.filter,
-      rows=self.batches.rows,
-      step=step,
-      steps_per_epoch=self.batches.steps_per_epoch,
-      devices=self.mesh,
-      params=params,
-      extra_state=extra_state,
-      sides=self.sides,
-      embed_anchors=lambda side: embedder.texts(*trained, side.anchors),
-      biased=bool(source.config.method.get("log_prior")),
-    )
-
-  def extra_state_to_rank(self, params: PyTree, extra_state: PyTree) -> PyTree:
-    """Returns the extra state that labels are embedded with for ranking."""
-    exact = self.method.extra_state_to_rank
-    return exact(self.snapshot(params, extra_state, 0)) if exact else extra_state
-
-  def freeze_queries(self, params: PyTree, extra_state: PyTree) -> None:
-    """Embeds the training points once, if the method's encoder is frozen; stores them in the run's folder."""
-    path = self.workdir / run_folder.VECTORS
-    if self.method.batch.frozen and not run_folder.is_stored(path):
-      run_folder.save_array(path, self.embedder.split_queries(params, extra_state, self.data.train.tokens))
-
   def _frozen_vectors(self) -> np.ndarray:
     return npy.read(self.workdir / run_folder.VECTORS, len(self.data.train))
 
-  def trained(self, last: bool = False) -> tuple[PyTree, PyTree, int]:
-    """Reads `(params, extra_state, step)` of the step to use; see `SavedSteps.to_use`.
+  def trained(self, last: bool = False) -> Trained:
+    """Reads the parameters of the step to use; see `SavedSteps.to_use`.
 
     Raises:
       UserError: nothing was saved yet, or it does not fit the config.
     """
     folder, step = self.saved.to_use(last)
-    found = folder.restore_trained(step, self.method.sharding_rules, self.mesh)
-    self._check_fit(*found, folder.path_of(step))
-    return *found, step
+    params, extra_state = folder.restore_trained(step, self.method.sharding_rules, self.mesh)
+    self._check_fit(params, extra_state, folder.path_of(step))
+    return Trained(self, params, extra_state, step)
 
   def _check_fit(self, params: PyTree, extra_state: PyTree, saved: pathlib.Path) -> None:
     """Raises UserError if the parameters were trained with another config."""

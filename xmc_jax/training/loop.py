@@ -16,6 +16,7 @@ from xmc_jax.distributed.preemption import Stop, StopRequested
 from xmc_jax.errors import ConfigError
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
+from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
 from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.training import optimizer, readings, validation
@@ -140,7 +141,10 @@ class _Loop:
     others = *run_folder.RANKING_FILES, *([] if first else [run_folder.VECTORS])
     run_folder.forget(self._run.workdir, *others)
     with self._writer.stage("freeze"):
-      self._run.freeze_queries(self._state.params, self._state.extra_state)
+      self._trained(first).freeze_queries()
+
+  def _trained(self, step: int) -> Trained:
+    return Trained(self._run, self._state.params, self._state.extra_state, step)
 
   @property
   def _rate(self) -> float:
@@ -163,7 +167,7 @@ class _Loop:
       say(f"refresh: {name} at step {step:,}")
       definition = self._run.method.refreshes[name]
       with self._writer.stage(f"refresh_{name}"):
-        snapshot = snapshot or self._run.snapshot(self._state.params, self._state.extra_state, step)
+        snapshot = snapshot or self._trained(step).snapshot()
         self._refreshed, extra_state = refresh.renew(
           name, definition, snapshot, self._refreshed, self._state.extra_state
         )

@@ -10,9 +10,9 @@ from xmc_jax.distributed.preemption import Stop
 from xmc_jax.errors import UserError
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
+from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
 from xmc_jax.training import loop
-from xmc_jax.types import PyTree
 
 
 def last_step(best_step: int, steps_per_epoch: int, steps_per_epoch_of_all: int) -> int:
@@ -45,7 +45,7 @@ def train(run: Run, writer: MetricWriter, stop: Stop | None = None) -> None:
   )
   with contextlib.closing(MetricWriter(full_run.workdir)) as refit_writer:
     loop.train(full_run, refit_writer, stop, last_step=steps)
-    _save_final(full_run, *full_run.trained())
+    _save_final(full_run.trained())
     writer.seconds["refit"] = sum(refit_writer.seconds.values())
 
 
@@ -68,8 +68,8 @@ def _best_step(run: Run) -> int:
   raise UserError(f"{run.workdir}: every checkpoint is damaged; train anew with another --workdir")
 
 
-def _save_final(run: Run, params: PyTree, extra_state: PyTree, step: int) -> None:
+def _save_final(trained: Trained) -> None:
   """Saves the parameters to use in `best/`; they are there only after the training has ended."""
-  best = run.saved.best()
-  if best.latest_valid() != step:
-    best.save(step, {"params": params, "extra_state": extra_state}, {}, {"best": None})
+  best = trained.run.saved.best()
+  if best.latest_valid() != trained.step:
+    best.save(trained.step, trained.tree, {}, {"best": None})

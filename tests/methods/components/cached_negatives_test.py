@@ -13,6 +13,7 @@ from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods.components import cached_negatives
 from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.runs.trained import Trained
 from xmc_jax.training import loop
 
 FRESH = {
@@ -44,7 +45,7 @@ def _start(run):
     extra_state, sharding.shard_tree(extra_state, run.method.sharding_rules, run.mesh)
   )
   return params, refresh.renew(
-    name, definitions[name], run.snapshot(params, extra_state, 0), {}, extra_state
+    name, definitions[name], Trained(run, params, extra_state).snapshot(), {}, extra_state
   )[1]
 
 

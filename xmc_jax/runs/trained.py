@@ -1,0 +1,182 @@
+"""Holds the trained parameters of a run, and the vectors that they give, each computed once."""
+
+import contextlib
+import functools
+import shutil
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from xmc_jax import config as configs
+from xmc_jax import methods
+from xmc_jax.data import TokenTable
+from xmc_jax.distributed import runtime, split_table
+from xmc_jax.distributed.split_table import SplitTable, Table
+from xmc_jax.errors import UserError
+from xmc_jax.refresh import Snapshot
+from xmc_jax.runs import ranking
+from xmc_jax.storage import locks, npy, run_folder
+from xmc_jax.types import PyTree
+
+if TYPE_CHECKING:
+  from xmc_jax.runs.run import Run
+
+_LOCK = ".last.lock"  # held by the process that uses the folder of the last step
+_TESTS = "tests the last step in this folder; wait for it, or stop it"
+
+
+class Trained:
+  """Embeds and ranks with the parameters of a run.
+
+  Vectors of labels and of training points are computed at their first use, and kept until `release`. With
+  several processes each of them keeps its rows of a label table.
+
+  Args:
+    run: the run.
+    params, extra_state: its parameters; see `types.Method`.
+    step: the training step that they are of.
+  """
+
+  def __init__(self, run: "Run", params: PyTree, extra_state: PyTree, step: int = 0):
+    self.run, self.params, self.extra_state, self.step = run, params, extra_state, step
+    self._labels: dict[str, Table] = {}
+    self._points: np.ndarray | None = None
+
+  @property
+  def tree(self) -> dict[str, PyTree]:
+    """Returns all arrays, as checkpoints hold them."""
+    return {"params": self.params, "extra_state": self.extra_state}
+
+  @functools.cached_property
+  def extra_state_to_rank(self) -> PyTree:
+    """Returns the extra state that labels are embedded with for ranking."""
+    exact = self.run.method.extra_state_to_rank
+    return exact(self.snapshot()) if exact else self.extra_state
+
+  def queries(
+    self, tokens: TokenTable, progress: Callable[[int], None] | None = None, few_shapes: bool = False
+  ) -> np.ndarray:
+    """Returns `[n, D]` embeddings of points; see `TableEmbedder.queries`."""
+    return self.run.embedder.queries(self.params, self.extra_state, tokens, progress, few_shapes)
+
+  def labels(self, scorer: str = "") -> Table:
+    """Returns the vectors of all labels by a scorer of the method; '' is their sum."""
+    if scorer not in self._labels:
+      self._labels[scorer] = self.run.embedder.split_labels(self.params, self.extra_state_to_rank, scorer)
+    return self._labels[scorer]
+
+  def some_labels(self, scorer: str, ids: np.ndarray) -> np.ndarray:
+    """Returns `[n, D]` vectors of labels `[n]`, by a scorer; '' is the sum of all. Keeps none."""
+    return self.run.embedder.labels(self.params, self.extra_state_to_rank, scorer, ids)
+
+  @property
+  def points(self) -> np.ndarray:
+    """Returns `[N, D]` embeddings of all training rows, held-out ones too; stores them in the run's folder.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    if self._points is None:
+      self._points = self._stored_points()
+    return self._points
+
+  def _stored_points(self) -> np.ndarray:
+    run = self.run
+    folder = run.workdir / run_folder.REFIT if run.is_refitted else run.ranking_folder
+    path, tokens = folder / run_folder.MEMORY, run.dataset.train.tokens
+    if run_folder.is_stored(path):
+      return npy.read(path, len(tokens))
+    vectors = run.embedder.split_queries(self.params, self.extra_state, tokens)
+    with contextlib.suppress(UserError):  # they are not stored in a full or read-only folder
+      run_folder.write_table(path, vectors)
+    runtime.barrier(path.name)
+    if isinstance(vectors, SplitTable) and run_folder.is_stored(path):
+      return npy.read(path, len(tokens))
+    return split_table.whole(vectors)
+
+  def release(self) -> None:
+    """Lets go of all vectors; they are computed anew if they are used again."""
+    self._labels, self._points = {}, None
+    self.__dict__.pop("extra_state_to_rank", None)
+
+  def ranker(self, scores: str = "") -> ranking.Rank:
+    """Opens a ranker of all labels.
+
+    Args:
+      scores: 'hybrid', 'fused', one of the method's scorers, or a source; '' is `config.eval.scores`.
+
+    Raises:
+      UserError: the method has no such scores.
+    """
+    chosen = scores or self.run.config.eval.scores
+    methods.check_scores(chosen, self.run.config, self.run.method)
+    if chosen == "hybrid":
+      return ranking.hybrid(self).rank
+    if chosen in configs.SOURCES:
+      return functools.partial(ranking.sources(self).rank_by, chosen)
+    return ranking.own_ranker(self, chosen)
+
+  def snapshot(self, of_run: "Run | None" = None) -> Snapshot:
+    """Returns the input of refreshes: training data, of another run if it is given, and their vectors."""
+    run, embedder, trained = of_run or self.run, self.run.embedder, (self.params, self.extra_state)
+
+    def embed_queries() -> Table:
+      if run is self.run and run.method.batch.frozen:
+        return split_table.split(run.batches.vectors)
+      return embedder.split_queries(*trained, run.data.train.tokens)
+
+    return Snapshot(
+      embed_queries,
+      self.labels,
+      lambda: embedder.split_texts(*trained),
+      truth=run.data.truth,
+      filtered=run.data.train.filter,
+      rows=run.batches.rows,
+      step=self.step,
+      steps_per_epoch=run.batches.steps_per_epoch,
+      devices=run.mesh,
+      params=self.params,
+      extra_state=self.extra_state,
+      sides=run.sides,
+      embed_anchors=lambda side: embedder.texts(*trained, side.anchors),
+      biased=bool(self.run.config.method.get("log_prior")),
+    )
+
+  def freeze_queries(self) -> None:
+    """Embeds the training points once, if the method's encoder is frozen; stores them in the run's folder."""
+    run, path = self.run, self.run.workdir / run_folder.VECTORS
+    if run.method.batch.frozen and not run_folder.is_stored(path):
+      tokens = run.data.train.tokens
+      run_folder.save_array(path, run.embedder.split_queries(self.params, self.extra_state, tokens))
+
+
+@contextlib.contextmanager
+def to_test(run: "Run", checkpoint: str) -> Iterator[Trained]:
+  """Opens the parameters to test; the ranking files of the run that they are of belong to them.
+
+  The run's own ranking files, such as the fusion of scores, were fitted to its best parameters. For the last
+  parameters they are fitted again, in a folder that is removed afterwards.
+
+  Args:
+    run: the run.
+    checkpoint: 'best', or 'last'.
+
+  Raises:
+    UserError: nothing has been saved yet, what was saved is damaged, or another process has this folder.
+  """
+  if checkpoint == "best":
+    yield run.trained()
+    return
+  last = run.trained(last=True)
+  folder = run.workdir / run_folder.LAST
+  with contextlib.ExitStack() as stack:
+    if runtime.is_main_process():
+      stack.enter_context(locks.in_use(run.workdir, _LOCK, _TESTS))
+      shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
+      folder.mkdir()
+      stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    runtime.barrier("last")
+    refitted = Trained(run.ranking_in(folder), last.params, last.extra_state, last.step)
+    ranking.fit_own_scores(refitted)
+    yield refitted
