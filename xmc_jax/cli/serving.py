@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from xmc_jax import data
 from xmc_jax import serve as serving
 from xmc_jax.console import say
-from xmc_jax.runs import answers
-from xmc_jax.runs.model import Model
+from xmc_jax.runs.model import Model, check_k
 
 _BYTES_OF_CHARACTER = 12  # in JSON, at most: two escapes such as \ud83d
 
@@ -50,7 +49,7 @@ def serve(
   from xmc_jax.serve import server
 
   if not add_labels:  # else they count, too
-    answers.check_k(k, data.read_manifest(workdir / "data")["counts"]["labels"]["texts"], threshold)
+    check_k(k, data.read_manifest(workdir / "data")["counts"]["labels"]["texts"], threshold)
   usual = serving.Limits()
   with server.bound_socket(host, port) as taken:  # before the run is opened, which takes a while
     say(f"opening {workdir}")

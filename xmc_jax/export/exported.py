@@ -19,7 +19,7 @@ from xmc_jax.retrieval import Index, embed_table, texts_at_a_time
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs import answers
+from xmc_jax.runs.model import best_labels, check_texts, reasons
 from xmc_jax.storage import atomic, path_safety, whole_folder
 
 FORMAT, VERSION, MARKER = "xmc_jax export", 2, "export.json"
@@ -114,8 +114,8 @@ class Exported:
     """
     if explain and self._memory is None:
       raise UserError(f"explain=True: {self._folder} ranks by one source; export with --scores=hybrid")
-    why = (lambda *found: answers.reasons(self._hybrid, *found)) if explain else None
-    return answers.best_labels(texts, k, self.labels, self.embed, self._rank, why)
+    why = (lambda *found: reasons(self._hybrid, *found)) if explain else None
+    return best_labels(texts, k, self.labels, self.embed, self._rank, why)
 
   def add_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> np.ndarray:
     """Adds labels by their texts alone; nothing is trained.
@@ -209,7 +209,7 @@ class Exported:
       self.__dict__.pop(opened, None)
 
   def _embed(self, function: str, texts: Sequence[str]) -> np.ndarray:
-    answers.check_texts(texts)
+    check_texts(texts)
     if not len(texts):
       return np.zeros((0, self._facts["width"]), np.float32)
     return embed_table(
@@ -231,7 +231,7 @@ def _is_index(folder: pathlib.Path) -> bool:
 
 def _cleaned(texts: Sequence[str]) -> list[str]:
   """Returns the texts, each as one line without surrounding space."""
-  answers.check_texts(texts)
+  check_texts(texts)
   texts = [" ".join(text.split()) for text in texts]
   texts = [text.encode("utf-8", "replace").decode() for text in texts]  # no lone surrogates
   if not all(texts):

@@ -1,10 +1,10 @@
-"""Predicts labels from Python with a trained run."""
+"""Predicts labels from Python with a trained run; `Exported.predict` shares its checks and its result."""
 
 import functools
 import itertools
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,11 +12,78 @@ from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.errors import UserError
+from xmc_jax.retrieval.explanations import as_dict
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs import added_labels, answers, evaluate, ranking
+from xmc_jax.runs import added_labels, evaluate, ranking
 from xmc_jax.runs import run as runs
+
+
+def check_texts(texts: Sequence[str]) -> None:
+  """Raises UserError unless `texts` is a sequence of str, such as a list, an array or a column."""
+  if (
+    isinstance(texts, str)
+    or not hasattr(texts, "__len__")
+    or not all(isinstance(text, str) for text in texts)
+  ):
+    raise UserError("texts must be a list of str, such as ['a window manager']")
+
+
+def check_k(k: int, num_labels: int, threshold: float = -math.inf) -> int:
+  """Returns k; with a threshold, which leaves labels out in any case, at most the number of labels.
+
+  Raises:
+    UserError: it is not from 1 to the number of labels.
+  """
+  k = min(k, num_labels) if threshold > -math.inf else k
+  if not 1 <= k <= num_labels:
+    raise UserError(f"k = {k}: there are {num_labels} labels; set 1 to {num_labels}")
+  return k
+
+
+def best_labels(
+  texts: Sequence[str],
+  k: int,
+  labels: Sequence[str],
+  embed: Callable[[Sequence[str]], np.ndarray],
+  rank: Callable[[Queries, int], Ranking],
+  why: Callable[[Queries, np.ndarray], list[list[dict]]] | None = None,
+) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
+  """Ranks the k best labels of each text.
+
+  Args:
+    texts: n texts.
+    k: labels per text.
+    labels: the texts of all labels, by id.
+    embed: `texts -> [n, D]`; not called without texts.
+    rank: `(queries, k) -> Ranking`; not called without texts.
+    why: `(queries, ids [n, k]) -> a dict for each label of each text`, the reasons; None leaves them out.
+
+  Returns:
+    ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
+    If fewer labels are ranked, ids are padded with -1, scores with -inf, and the list is shorter. With
+    `why`, its result is the fourth element.
+
+  Raises:
+    UserError: k is out of range, or `texts` is not a list of texts.
+  """
+  check_k(k, len(labels))
+  check_texts(texts)
+  queries = Queries(embed(texts) if len(texts) else np.zeros((0, 0), np.float32), texts)
+  none = Ranking(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))
+  ranking = rank(queries, k) if len(texts) else none
+  names = [[labels[label] for label in row if label >= 0] for row in ranking.ids]
+  found = ranking.ids, ranking.scores, names
+  if why is None:
+    return found
+  return *found, why(queries, ranking.ids) if len(texts) else []
+
+
+def reasons(ranker: HybridRanker, queries: Queries, ids: np.ndarray) -> list[list[dict]]:
+  """Explains why labels `[n, k]` were ranked: a dict for each label of each text; see `Model.predict`."""
+  explained = ranker.explain(queries, ids)
+  return [[as_dict(reason, ranker.point_texts) for reason in of_text] for of_text in explained]
 
 
 class Model:
@@ -145,7 +212,7 @@ class Model:
     Raises:
       UserError: `texts` is not a list of texts.
     """
-    answers.check_texts(texts)
+    check_texts(texts)
     return self._trained.queries(self._tokens.table(texts), few_shapes=self._few_shapes)
 
   def check_k(self, k: int, threshold: float = -math.inf) -> int:
@@ -156,7 +223,7 @@ class Model:
     """
     if self.gives_probabilities and math.isfinite(threshold) and not 0 <= threshold <= 1:
       raise UserError(f"--threshold={threshold:g}: scores are probabilities; set 0 to 1")
-    return answers.check_k(k, len(self.labels), threshold)
+    return check_k(k, len(self.labels), threshold)
 
   def predict(
     self, texts: Sequence[str], k: int = 5, explain: bool = False, num_explained: int = 0
@@ -184,13 +251,13 @@ class Model:
     def why(queries: Queries, ids: np.ndarray) -> list[list[dict]]:
       # Padding keeps the depth of the search, so that the number of reasons compiles and tunes nothing.
       wanted = np.arange(ids.shape[1]) < (num_explained or k)
-      return answers.reasons(self._sources, queries, np.where(wanted, ids, -1))
+      return reasons(self._sources, queries, np.where(wanted, ids, -1))
 
     def rank(queries: Queries, k: int) -> Ranking:
       self.open(explain)
       return self._rank(queries, k)
 
-    return answers.best_labels(texts, k, self.labels, self.embed, rank, why if explain else None)
+    return best_labels(texts, k, self.labels, self.embed, rank, why if explain else None)
 
   def warm(self, num_texts: int, depths: Sequence[int] = (10,)) -> None:
     """Opens all that answers need, and compiles for every shape, so that no later answer waits for XLA.

@@ -20,8 +20,8 @@ from xmc_jax.data.formats.lines import STANDARD_INPUT
 from xmc_jax.data.prepared import options_for
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
-from xmc_jax.runs import answers, evaluate
-from xmc_jax.runs.model import Model
+from xmc_jax.runs import evaluate
+from xmc_jax.runs.model import Model, check_k
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import atomic, checksums, run_folder
 from xmc_jax.storage.line_file import written_whole
@@ -159,7 +159,7 @@ def predict_command(
   manifest = data.read_manifest(workdir / "data")
   num_labels = manifest["counts"]["labels"]["texts"]
   if not add_labels:  # else they count, too
-    answers.check_k(k, num_labels, threshold)
+    check_k(k, num_labels, threshold)
   options = options_for(manifest, pathlib.Path(source), reading)
   texts = documents_of(source, whole, options)
   with contextlib.ExitStack() as files:
