@@ -27,7 +27,7 @@ _NAMES = {  # and where they are
   "XMCClassifier": "estimator",
   "UserError": "errors",
   "default_config": "methods",
-  "train": "cli.commands",
+  "train": "training.train",
 }
 
 

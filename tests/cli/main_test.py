@@ -19,13 +19,13 @@ from cases import each_case
 
 from tests import blocked_imports, tiny_runs
 from xmc_jax import data, main, methods
-from xmc_jax.cli import commands, error_lines, guide
+from xmc_jax.cli import commands, error_lines
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.index import Index
 from xmc_jax.runs.model import Model
 from xmc_jax.storage import locks
-from xmc_jax.training import loop
+from xmc_jax.training import guide, loop
 
 ROOT = pathlib.Path(__file__).parents[2]
 DEXML = f"--config={ROOT / 'experiments' / 'dexml.py'}"

@@ -13,12 +13,12 @@ import tiny_runs
 from same_runs import assert_same_runs
 
 from xmc_jax import refresh
-from xmc_jax.cli import commands, train_run
+from xmc_jax.cli import commands
 from xmc_jax.distributed import preemption
 from xmc_jax.distributed.preemption import Stop, StopRequested
 from xmc_jax.runs import evaluate
 from xmc_jax.storage.checkpoints import StepFolder
-from xmc_jax.training import loop
+from xmc_jax.training import loop, train
 
 ROOT = pathlib.Path(__file__).parents[2]
 # The command line; its step waits where $SLOW says so, and says when it was there.
@@ -66,7 +66,7 @@ def _asked_in(patch, owner, name, at):
       stops[-1]._signal = signal.SIGTERM  # that nobody sends
     return original(*args, **kwargs)
 
-  patch.setattr(train_run, "Stop", Kept)
+  patch.setattr(train, "Stop", Kept)
   patch.setattr(owner, name, wrapped)
 
 

@@ -9,7 +9,7 @@ import tiny_runs
 
 from xmc_jax import methods
 from xmc_jax.batching.inclusion_probabilities import log_inclusion_probabilities
-from xmc_jax.cli import commands, train_run
+from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export.exported import Exported
 from xmc_jax.export.make import export
@@ -19,6 +19,7 @@ from xmc_jax.runs import label_frequency
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
+from xmc_jax.training import train
 
 _QUICK = {"train.num_epochs": 1, "eval.scores": "fused", "eval.report_page": False, "eval.num_examples": 0}
 _UNIT = {"encoder.normalize": True, "method.temperature": 0.05}
@@ -163,7 +164,7 @@ def test_a_training_and_an_evaluation_say_it(chosen, data, tmp_path, monkeypatch
   monkeypatch.setattr(label_frequency, "say", said.append)
   commands.test(chosen, scores="lexical_labels")
   assert len(said) == 1 and "'lexical_labels' scores do not use it" in said[0]
-  monkeypatch.setattr(train_run.loop, "train", lambda *_: 1 / 0)  # said before it begins
+  monkeypatch.setattr(train.loop, "train", lambda *_: 1 / 0)  # said before it begins
   with pytest.raises(ZeroDivisionError):
     config = tiny_runs.config(data, **tiny_runs.RAE_XMC, **_QUICK, **{"eval.log_frequency": 1.0})
     commands.train_and_test(config, tmp_path / "run")

@@ -1,35 +1,31 @@
 """Runs each --mode: reads a config or a run's folder, and shows the result to the user."""
 
 import contextlib
-import json
 import math
 import pathlib
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_collections
 
 from xmc_jax import config as configs
-from xmc_jax import console, data, methods, metrics, report
+from xmc_jax import data, methods, report
 from xmc_jax import plan as plans
-from xmc_jax.cli import guide
-from xmc_jax.cli.train_run import train_run
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.console import say, show
 from xmc_jax.data import formats
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.plan.table import table
-from xmc_jax.runs import create, evaluate, label_frequency, ranking
+from xmc_jax.runs import create, label_frequency
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
-from xmc_jax.runs.trained import Trained, to_test
+from xmc_jax.runs.trained import to_test
 from xmc_jax.storage import atomic
-
-if TYPE_CHECKING:
-  from xmc_jax.runs.model import Model
+from xmc_jax.training import test_table
+from xmc_jax.training.train import train_and_test as train_and_test  # the command of --mode=train
 
 
 def prepare(config: ml_collections.ConfigDict) -> None:
@@ -66,63 +62,6 @@ def plan(config: ml_collections.ConfigDict, reads_data: bool = True) -> None:
   plans.check(made)
 
 
-def train(config: ml_collections.ConfigDict, workdir: str | pathlib.Path = "") -> "Model":
-  """Trains and tests as `--mode=train` does, from Python.
-
-  If it is interrupted, as by a notebook's stop button, it saves its state; the same call goes on.
-
-  Args:
-    config: as `experiments/*.py` make it, or `xmc_jax.default_config()` with changes.
-    workdir: the run's folder; '' is runs/<config.name>.
-
-  Returns:
-    The trained `Model`.
-
-  Raises:
-    UserError: a setting, the data or the machine is at fault; the message names which, in one line.
-    KeyboardInterrupt, SystemExit: at Ctrl-C, and at SIGTERM unless the program has its own handler.
-
-  Example:
-    >>> config = xmc_jax.default_config()
-    >>> config.data.path, config.train.num_epochs = "mine.csv", 10
-    >>> model = xmc_jax.train(config, "runs/mine")
-  """
-  from xmc_jax.runs.model import Model
-
-  methods.check_config(config)
-  config = ml_collections.ConfigDict({**config.to_dict(), "name": configs.name_after_data(config)})
-  workdir = pathlib.Path(workdir or f"runs/{config.name}").expanduser()
-  with runtime.started(distributed=False, deterministic=config.runtime.deterministic):
-    train_and_test(config, workdir)
-  return Model.load(workdir, warm=False)
-
-
-def train_and_test(
-  config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = False
-) -> dict[str, float]:
-  """Runs `--mode=train`: everything from raw files to the test table.
-
-  Args:
-    config: checked already.
-    workdir: the run's folder.
-    owns_process: whether a stop request may end this process.
-
-  Returns:
-    The test metrics, as fractions; none if no test row has a label.
-  """
-  with train_run(config, workdir, owns_process) as (trained, writer):
-    run = trained.run
-    if why := _untested(run):
-      say(f"note: {why}, so there is no test table")
-    means = {} if why else _test(trained, writer)[0]
-    show(guide.next_commands(run))
-    if runtime.is_main_process():
-      (workdir / "report").mkdir(exist_ok=True)
-      seconds = json.dumps(dict(writer.seconds), indent=2)
-      atomic.write_text(workdir / "report" / "seconds.json", f"{seconds}\n")
-    return means
-
-
 def test(
   workdir: pathlib.Path,
   destination: str = "",
@@ -157,10 +96,10 @@ def test(
       suffix += f"_on_{path.name.partition('.')[0]}"
       folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
       run = run.with_test_rows(path, folder, reading)
-    if why := _untested(run):
+    if why := test_table.why_none(run):
       raise UserError(f"{workdir}: {why}, so there is no test table; --input=FILE names other labelled rows")
     trained = stack.enter_context(to_test(run, checkpoint))
-    means, ranked = _test(trained, MetricWriter(workdir), scores, suffix)
+    means, ranked = test_table.write(trained, MetricWriter(workdir), scores, suffix)
   if writes:
     from xmc_jax.runs.predict import write_test
 
@@ -223,63 +162,3 @@ def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str
     scores: scores by which `--mode=evaluate` has ranked all of them; '' is each run's own.
   """
   report.compare(workdirs, destination, scores)
-
-
-def _untested(run: runs.Run) -> str:
-  """Returns why there can be no test table, in words; '' if there can."""
-  if not len(test := run.dataset.test):
-    return f"{run.dataset.name} has no test rows"
-  return "" if test.unfiltered_positives.nnz else f"none of the {len(test):,} test rows has a label"
-
-
-def _test(
-  trained: Trained, writer: MetricWriter, scores: str = "", suffix: str = ""
-) -> tuple[dict[str, float], evaluate.Ranking]:
-  run, step = trained.run, trained.step
-  test, chosen = run.dataset.test, scores or run.config.eval.scores
-  methods.check_scores(chosen, run.config, run.method)
-  with writer.stage("test"):
-    queries = evaluate.embed_split(trained, test)
-    ranked, why = evaluate.rank_test(trained, queries, chosen)
-    means = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
-  _show_test(run, means, ranked[chosen], why, step)
-  written = f"report/metrics{suffix}.json, predictions/test{suffix}.npz"
-  try:
-    by_source = {name: of_source for name, of_source in means.items() if name != chosen}
-    # `suffix` gives the files other names if the ranking is not by the run's own settings.
-    probable = ranking.gives_probabilities(chosen)
-    with writer.stage("test"):
-      evaluate.write_report(run, test, ranked[chosen], step, by_source, suffix, probable, means[chosen])
-    if run.config.eval.report_page:
-      with writer.stage("page"):
-        seconds = writer.seconds if writer.seconds["prepare"] else None  # without training, of little use
-        report.write(trained, ranked[chosen], queries, scores=chosen, suffix=suffix, seconds=seconds, why=why)
-      written = f"report/index{suffix}.html (open it in a browser), {written}"
-    show(f"\nwritten to {run.workdir}/: {written}")
-  except UserError as error:  # a read-only folder or a full disk takes no result away
-    say(f"note: {error}; the table above is complete")
-  say(writer.stage_summary())
-  return means[chosen], ranked[chosen]
-
-
-def _show_test(
-  run: runs.Run,
-  means: dict[str, dict[str, float]],
-  ranked: evaluate.Ranking,
-  why: evaluate.Why | None,
-  step: int,
-) -> None:
-  """Prints the test table and examples; the chosen scores are the first of `means`."""
-  test, chosen = run.dataset.test, next(iter(means))
-  truth = test.unfiltered_positives
-  by = f", by {'both' if chosen == 'fused' else chosen}" if len(means) > 1 else ""
-  without = metrics.num_rows_without_labels(truth)
-  unlabelled = f" ({without:,} without labels count as 0, and not in R)" if without else ""
-  show(f"test metrics in percent{by}, {len(test):,} points{unlabelled}, parameters of step {step:,}")
-  columns = {name: evaluate.shown(of_source) for name, of_source in means.items()}
-  show(console.table(columns))
-  off = evaluate.calibration(ranked, truth)["note"] if ranking.gives_probabilities(chosen) else ""
-  show(guide.meanings(columns[chosen], columns) + (f"\nnote: {off}" if off else ""))
-  if run.config.eval.num_examples:
-    show("\nexamples: ✓ a right label, · a wrong one, ○ a right one that is not among the first three")
-    show(evaluate.examples(run, test, ranked, run.config.eval.num_examples, why))

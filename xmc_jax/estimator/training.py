@@ -5,7 +5,6 @@ import pathlib
 import ml_collections
 import scipy.sparse as sp
 
-from xmc_jax.cli.train_run import train_run
 from xmc_jax.console import say
 from xmc_jax.data import in_memory
 from xmc_jax.data.label_sets import LabelSpace
@@ -14,6 +13,7 @@ from xmc_jax.estimator import files
 from xmc_jax.estimator.fitted import Fitted, data_of
 from xmc_jax.runs import create
 from xmc_jax.storage import locks, run_folder
+from xmc_jax.training.train import train_run
 
 
 def train(

@@ -130,9 +130,8 @@ class _Loop:
     if self._record.stopped:
       metric, waited = self._run.config.eval.metric, self._record.evals_since_best
       say(f"train: {metric} has not risen for {waited} evaluations; stopping")
-    run_folder.forget(
-      self._run.workdir, *run_folder.RANKING_FILES
-    )  # of another process that predicted meanwhile
+    # Those of another process that predicted meanwhile.
+    run_folder.forget(self._run.workdir, *run_folder.RANKING_FILES)
 
   def _begin(self, first: int) -> None:
     """Checks the disk, deletes files of other parameters, embeds the points if the encoder is frozen."""
@@ -145,10 +144,6 @@ class _Loop:
 
   def _trained(self, step: int) -> Trained:
     return Trained(self._run, self._state.params, self._state.extra_state, step)
-
-  @property
-  def _rate(self) -> float:
-    return self._num_examples / (self._writer.seconds["train"] - self._seconds_before)
 
   def _refresh(self, names: list[str], step: int) -> None:
     """Runs refreshes; at a stop request, drops their results and saves the state before them."""
@@ -185,9 +180,8 @@ class _Loop:
         if not self._train_step.num_programs:
           bar.wait("compiling, which can take minutes")
         self._step(step, next(batches), flush=step == last or step % per_epoch == 0)
-        bar.update(
-          step, readings.status(step, per_epoch, self._guard.last, self._record.best, config.eval.metric)
-        )
+        status = readings.status(step, per_epoch, self._guard.last, self._record.best, config.eval.metric)
+        bar.update(step, status)
         self._after(step, ends=step == total_steps)
         if self._stop.requested(step):
           self._save()
@@ -216,7 +210,8 @@ class _Loop:
       with self._writer.stage("train"):
         self._guard.flush()
     if ends or step % per_epoch == 0:
-      self._writer.scalars(step, readings.epoch_metrics(self._guard.last, self._rate, self._writer))
+      rate = self._num_examples / (self._writer.seconds["train"] - self._seconds_before)
+      self._writer.scalars(step, readings.epoch_metrics(self._guard.last, rate, self._writer))
     self._evaluate_and_save(step, evaluates, saves)
 
   def _evaluate_and_save(self, step: int, evaluates: bool, saves: bool) -> None:
@@ -224,7 +219,7 @@ class _Loop:
     improved = False
     if evaluates:
       try:
-        improved = validation.update(self._run, self._writer, self._state, step, self._record)
+        improved = validation.update(self._trained(step), self._writer, self._record)
       except StopRequested:
         self._record.postpone_score()
         self._save()

@@ -3,16 +3,15 @@
 from xmc_jax.console import say
 from xmc_jax.runs import evaluate
 from xmc_jax.runs.metric_writer import MetricWriter
-from xmc_jax.runs.run import Run
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage.checkpoints import TrainingRecord
-from xmc_jax.types import TrainState
 
 
-def update(run: Run, writer: MetricWriter, state: TrainState, step: int, record: TrainingRecord) -> bool:
+def update(trained: Trained, writer: MetricWriter, record: TrainingRecord) -> bool:
   """Scores the validation rows and records the score; returns whether it is the best so far."""
+  run, step = trained.run, trained.step
   with writer.stage("evaluate"):
-    scores = evaluate.validate(Trained(run, state.params, state.extra_state, step))
+    scores = evaluate.validate(trained)
   writer.scalars(step, {f"eval/{name}": value for name, value in scores.items()})
   name = run.config.eval.metric
   improved = record.add_score(step, scores[name], run.config.train.early_stop_evals)

@@ -7,8 +7,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import config as configs
-from xmc_jax.cli import guide
 from xmc_jax.config.defaults import SOURCES
+from xmc_jax.training import guide
 
 
 class _Split(list):

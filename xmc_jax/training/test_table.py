@@ -1,0 +1,81 @@
+"""Tests a trained run: prints its table and examples, writes its report and its page."""
+
+from xmc_jax import console, methods, metrics, report
+from xmc_jax.console import say, show
+from xmc_jax.errors import UserError
+from xmc_jax.runs import evaluate, ranking
+from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.runs.run import Run
+from xmc_jax.runs.trained import Trained
+from xmc_jax.training import guide
+
+
+def why_none(run: Run) -> str:
+  """Returns why there can be no test table, in words; '' if there can."""
+  if not len(test := run.dataset.test):
+    return f"{run.dataset.name} has no test rows"
+  return "" if test.unfiltered_positives.nnz else f"none of the {len(test):,} test rows has a label"
+
+
+def write(
+  trained: Trained, writer: MetricWriter, scores: str = "", suffix: str = ""
+) -> tuple[dict[str, float], evaluate.Ranking]:
+  """Ranks the test rows by some scores and their parts; prints the table, writes the report and its page.
+
+  Args:
+    trained: the run.
+    writer: gets the time of stages 'test' and 'page'.
+    scores: as for `Trained.ranker`.
+    suffix: appended to the files' names.
+
+  Returns:
+    The means and the ranking by these scores.
+  """
+  run, step = trained.run, trained.step
+  test, chosen = run.dataset.test, scores or run.config.eval.scores
+  methods.check_scores(chosen, run.config, run.method)
+  with writer.stage("test"):
+    queries = evaluate.embed_split(trained, test)
+    ranked, why = evaluate.rank_test(trained, queries, chosen)
+    means = {name: evaluate.score(run, test, found) for name, found in ranked.items()}
+  _show(run, means, ranked[chosen], why, step)
+  written = f"report/metrics{suffix}.json, predictions/test{suffix}.npz"
+  try:
+    by_source = {name: of_source for name, of_source in means.items() if name != chosen}
+    # `suffix` gives the files other names if the ranking is not by the run's own settings.
+    probable = ranking.gives_probabilities(chosen)
+    with writer.stage("test"):
+      evaluate.write_report(run, test, ranked[chosen], step, by_source, suffix, probable, means[chosen])
+    if run.config.eval.report_page:
+      with writer.stage("page"):
+        seconds = writer.seconds if writer.seconds["prepare"] else None  # without training, of little use
+        report.write(trained, ranked[chosen], queries, scores=chosen, suffix=suffix, seconds=seconds, why=why)
+      written = f"report/index{suffix}.html (open it in a browser), {written}"
+    show(f"\nwritten to {run.workdir}/: {written}")
+  except UserError as error:  # a read-only folder or a full disk takes no result away
+    say(f"note: {error}; the table above is complete")
+  say(writer.stage_summary())
+  return means[chosen], ranked[chosen]
+
+
+def _show(
+  run: Run,
+  means: dict[str, dict[str, float]],
+  ranked: evaluate.Ranking,
+  why: evaluate.Why | None,
+  step: int,
+) -> None:
+  """Prints the test table and examples; the chosen scores are the first of `means`."""
+  test, chosen = run.dataset.test, next(iter(means))
+  truth = test.unfiltered_positives
+  by = f", by {'both' if chosen == 'fused' else chosen}" if len(means) > 1 else ""
+  without = metrics.num_rows_without_labels(truth)
+  unlabelled = f" ({without:,} without labels count as 0, and not in R)" if without else ""
+  show(f"test metrics in percent{by}, {len(test):,} points{unlabelled}, parameters of step {step:,}")
+  columns = {name: evaluate.shown(of_source) for name, of_source in means.items()}
+  show(console.table(columns))
+  off = evaluate.calibration(ranked, truth)["note"] if ranking.gives_probabilities(chosen) else ""
+  show(guide.meanings(columns[chosen], columns) + (f"\nnote: {off}" if off else ""))
+  if run.config.eval.num_examples:
+    show("\nexamples: ✓ a right label, · a wrong one, ○ a right one that is not among the first three")
+    show(evaluate.examples(run, test, ranked, run.config.eval.num_examples, why))
