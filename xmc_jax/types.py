@@ -234,6 +234,9 @@ class Method(NamedTuple):
       trained one.
     init_from_run: `Snapshot -> (params, extra_state)`: starts from the finished run that `config.init_from`
       names; None takes over its parameters only.
+    load_sides: `(Dataset, points [N], run folder) -> GraphEdges by side`: the sides `batch.graph_sides` of
+      metadata graphs, for these training rows; None if there are none.
+    training_truth: `(truth [N, L], Dataset, points [N]) -> [N, L]` CSR, adds labels to train on; None is none.
     key_temperature: temperature of the softmax over a memory of training points and labels, which the scores
       'fused' then rank by (retrieval/key_memory.py); 0 means no memory.
   """
@@ -250,6 +253,8 @@ class Method(NamedTuple):
   embed_texts: Callable[..., Array] | None = None
   extra_state_to_rank: Callable[[Any], PyTree] | None = None
   init_from_run: Callable[[Any], tuple[PyTree, PyTree]] | None = None
+  load_sides: Callable[..., Mapping[str, Any]] | None = None
+  training_truth: Callable[..., Any] | None = None
   key_temperature: float = 0.0
 
 

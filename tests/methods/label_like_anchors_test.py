@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax.runs import graph_edges, label_like_anchors
+from xmc_jax.methods.components import graph_edges, label_like_anchors
 
 
 def _words(text):

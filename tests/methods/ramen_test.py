@@ -15,9 +15,8 @@ from cases import each_case
 from xmc_jax import refresh
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, DataError, UserError
-from xmc_jax.methods.components import graph_regularizer
+from xmc_jax.methods.components import graph_edges, graph_regularizer
 from xmc_jax.refresh import graph_pruning
-from xmc_jax.runs import graph_edges
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.trained import Trained
@@ -523,9 +522,9 @@ def test_labels_that_share_an_anchor_are_added_to_the_truth(data, tmp_path):
   shared = (graph.query_edges[points].toarray() @ graph.label_edges.toarray().T) > 0
   before = run.data.train.truth.toarray()
   assert (shared & (before == 0)).any()
-  np.testing.assert_array_equal(run.data.truth.toarray(), np.where(before > 0, before, shared))
+  np.testing.assert_array_equal(run.truth.toarray(), np.where(before > 0, before, shared))
   batch = run.batches.build(0)
-  truth = run.data.truth.toarray() > 0
+  truth = run.truth.toarray() > 0
   sampled = [
     truth[row, batch.columns[positives[weights > 0]]].all()
     for row, positives, weights in zip(batch.rows, batch.positives, batch.weights)
@@ -533,15 +532,15 @@ def test_labels_that_share_an_anchor_are_added_to_the_truth(data, tmp_path):
   ]
   assert all(sampled)
   np.testing.assert_array_equal(run.data.inverse_propensity, plain.data.inverse_propensity)
-  np.testing.assert_array_equal(Trained(run, None, None).snapshot().truth.toarray(), run.data.truth.toarray())
+  np.testing.assert_array_equal(Trained(run, None, None).snapshot().truth.toarray(), run.truth.toarray())
 
 
 @pytest.mark.parametrize("paths", [1, 40, 1000])
 def test_the_truth_is_augmented_block_by_block(paths, data, tmp_path, monkeypatch):
   """The same as at once, with points that have no link, and points that have more ways than a block."""
   run = _open(data, tmp_path, **{"method.augment_truth": True})
-  whole, seen = run.data.truth, []
-  assert run.data.truth.dtype == np.float32
+  whole, seen = run.truth, []
+  assert run.truth.dtype == np.float32
   monkeypatch.setattr(graph_edges, "_BLOCK_PATHS", paths)
   blocks = graph_edges._blocks
   monkeypatch.setattr(graph_edges, "_blocks", lambda *args: seen.extend(blocks(*args)) or seen)
@@ -562,12 +561,12 @@ def test_too_many_shared_anchors_are_refused(data, tmp_path, monkeypatch):
   """At the setting's limit and not before; where it is passed early, the rest is not made."""
   settings = {"method.augment_truth": True}
   run = _open(data, tmp_path, **settings)
-  added = run.data.truth.nnz - run.data.train.truth.nnz
+  added = run.truth.nnz - run.data.train.truth.nnz
   run.config.method.max_augmented_pairs = added
   augmented = lambda: graph_edges.augmented(
     run.data.train.truth, run.dataset, run.data.train.row_numbers, run.config.method
   )
-  assert augmented().nnz == run.data.truth.nnz
+  assert augmented().nnz == run.truth.nnz
   run.config.method.max_augmented_pairs = added - 1
   with pytest.raises(ConfigError, match=rf"graph words would add about {added:,} label pairs.*allows only"):
     augmented()

@@ -152,7 +152,7 @@ def test_relevances_of_the_data_are_weights_of_a_step(tmp_path):
   (path / "trn.json").write_text("\n".join(lines))
   settings = {"train.relevance_weights": True, "method.num_positives": 0}
   run = tiny_runs.open_run(path, tmp_path / "run", **settings)
-  batch, truth = run.batches.build(0), unfiltered(run.data.truth, run.data.train.filter)
+  batch, truth = run.batches.build(0), unfiltered(run.truth, run.data.train.filter)
   for row, weights in zip(batch.rows, batch.weights):
     relevances = truth[row].data
     np.testing.assert_allclose(weights[weights > 0], relevances / relevances.sum(), rtol=1e-6)

@@ -20,7 +20,7 @@ from xmc_jax.config.keys import shown
 from xmc_jax.console import Progress
 from xmc_jax.distributed import split_table
 from xmc_jax.methods import ance, dexml, ngame
-from xmc_jax.methods.components import graph_regularizer
+from xmc_jax.methods.components import graph_edges, graph_regularizer
 from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.types import KEPT, Array, DatasetInfo, Method, Refresh
 
@@ -77,7 +77,13 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   pruned = {}
   if settings.graph_pruning:
     pruned = {KEPT + side: _pruning(side, config) for side in sides}
-  return base._replace(batch=base.batch._replace(graph_sides=sides), refreshes={**base.refreshes, **pruned})
+  add_shared = functools.partial(graph_edges.augmented, settings=settings)
+  return base._replace(
+    batch=base.batch._replace(graph_sides=sides),
+    refreshes={**base.refreshes, **pruned},
+    load_sides=lambda dataset, points, folder: graph_edges.load(sides, dataset, points, config, folder),
+    training_truth=add_shared if settings.augment_truth else None,
+  )
 
 
 def _pruning(side: str, config: ml_collections.ConfigDict) -> Refresh:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import ml_collections
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax import config as configs
 from xmc_jax import data, methods, models
@@ -20,7 +21,6 @@ from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.retrieval import TableEmbedder
 from xmc_jax.retrieval.table_embedder import with_added_labels
-from xmc_jax.runs import graph_edges
 from xmc_jax.runs.saved import SavedSteps
 from xmc_jax.runs.trained import Trained
 from xmc_jax.runs.training_data import TrainingData
@@ -102,10 +102,16 @@ class Run:
     return np.bincount(train.unfiltered_positives.indices, minlength=self.dataset.num_labels)
 
   @functools.cached_property
-  def sides(self) -> dict[str, GraphEdges]:
+  def sides(self) -> Mapping[str, GraphEdges]:
     """Returns the sides of metadata graphs that the method learns from, by name."""
-    names, points = self.method.batch.graph_sides, self.data.train.row_numbers
-    return graph_edges.load(names, self.dataset, points, self.config, self.workdir) if names else {}
+    load = self.method.load_sides
+    return load(self.dataset, self.data.train.row_numbers, self.workdir) if load else {}
+
+  @functools.cached_property
+  def truth(self) -> sp.csr_matrix:
+    """Returns CSR `[N, L]`, the labels to train on: true labels, and those that the method adds."""
+    train, add = self.data.train, self.method.training_truth
+    return add(train.truth, self.dataset, train.row_numbers) if add else train.truth
 
   @functools.cached_property
   def batches(self) -> BatchBuilder:
@@ -115,7 +121,7 @@ class Run:
     return BatchBuilder(
       train.tokens,
       self.dataset.labels.tokens,
-      self.data.truth,
+      self.truth,
       train.filter,
       spec,
       batch_size=config.train.batch_size,
@@ -169,7 +175,7 @@ class Run:
   def with_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> "Run":
     """Returns a copy of a trained run that ranks more labels, by vectors of their texts alone."""
     found = copy.copy(self)
-    for opened in ("sides", "batches"):
+    for opened in ("sides", "truth", "batches"):
       found.__dict__.pop(opened, None)
     found.dataset = data.with_labels(self.dataset, texts, self.config.data.max_length, keys)
     found.data = TrainingData(self.config, found.dataset)

@@ -130,7 +130,7 @@ class Trained:
       embed_queries,
       self.labels,
       lambda: embedder.split_texts(*trained),
-      truth=run.data.truth,
+      truth=run.truth,
       filtered=run.data.train.filter,
       rows=run.batches.rows,
       step=self.step,

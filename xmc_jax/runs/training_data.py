@@ -9,7 +9,6 @@ import scipy.sparse as sp
 from xmc_jax import config as configs
 from xmc_jax import data, metrics
 from xmc_jax.errors import ConfigError
-from xmc_jax.runs import graph_edges
 
 
 class TrainingData:
@@ -47,14 +46,6 @@ class TrainingData:
     """Returns `[L]`, 1 / p_l, counted on all training rows."""
     settings = self._config.eval
     return metrics.inverse_propensity(self.dataset.train.truth, settings.propensity_a, settings.propensity_b)
-
-  @functools.cached_property
-  def truth(self) -> sp.csr_matrix:
-    """Returns CSR `[N, L]`, the labels to train on: true labels, and those that `augment_truth` adds."""
-    settings, train = self._config.method, self.train
-    if not settings.get("augment_truth"):
-      return train.truth
-    return graph_edges.augmented(train.truth, self.dataset, train.row_numbers, settings)
 
   def votes(self, rows: np.ndarray) -> sp.csr_matrix:
     """Returns CSR `[n, L]` float32, the votes of these rows of `dataset.train` for their labels in a memory.

@@ -21,7 +21,7 @@ from xmc_jax.console import Progress, say
 from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError
-from xmc_jax.runs.label_like_anchors import label_like, same_words
+from xmc_jax.methods.components.label_like_anchors import label_like, same_words
 from xmc_jax.storage import npy, run_folder
 
 _TOO_DENSE = 0.5  # a warning is printed if a graph links this share of all pairs
