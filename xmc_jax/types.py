@@ -236,7 +236,7 @@ class Method(NamedTuple):
       names; None takes over its parameters only.
     load_sides: `(Dataset, points [N], run folder) -> GraphEdges by side`: the sides `batch.graph_sides` of
       metadata graphs, for these training rows; None if there are none.
-    training_truth: `(truth [N, L], Dataset, points [N]) -> [N, L]` CSR, adds labels to train on; None is none.
+    training_truth: `(truth [N, L], Dataset, points [N]) -> [N, L]` CSR, adds labels to learn; None is none.
     key_temperature: temperature of the softmax over a memory of training points and labels, which the scores
       'fused' then rank by (retrieval/key_memory.py); 0 means no memory.
   """

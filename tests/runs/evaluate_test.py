@@ -134,9 +134,8 @@ def test_probabilities_are_held_against_the_truth(tmp_path):
   assert found["note"] == ""  # three rows prove nothing
   run = types.SimpleNamespace(workdir=tmp_path, config=_run(TRAIN, 3, tmp_path).config)
   run.config.eval.scores = "hybrid"
-  assert evaluate.calibration_error(run, "hybrid", 1) == found["ece_first"]
-  assert evaluate.is_calibrated(run, "hybrid", 1) and evaluate.is_calibrated(run, "hybrid", 2) is None
-  assert evaluate.calibration_error(run, "hybrid", 2) is evaluate.calibration_error(run, "fused", 1) is None
+  assert evaluate.stored_calibration(run, "hybrid", 1) == found
+  assert evaluate.stored_calibration(run, "hybrid", 2) == evaluate.stored_calibration(run, "fused", 1) == {}
 
 
 def test_probabilities_that_are_far_off_are_noted():

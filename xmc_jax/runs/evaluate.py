@@ -167,23 +167,14 @@ def calibration(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, object]:
   return {"ece": every.ece, "ece_first": first.ece, "note": note if large else "", "bins": bins}
 
 
-def calibration_error(run: Run, scores: str, step: int) -> float | None:
-  """Reads from metrics.json how far probabilities of first labels were off; None if it does not say."""
-  return _stored_calibration(run, scores, step, lambda found: float(found["ece_first"]))
-
-
-def is_calibrated(run: Run, scores: str, step: int) -> bool | None:
-  """Reads from metrics.json whether the calibration error is small; None if it does not say."""
-  return _stored_calibration(run, scores, step, lambda found: not found["note"])
-
-
-def _stored_calibration(run: Run, scores: str, step: int, read: Callable[[dict], Any]) -> Any:
+def stored_calibration(run: Run, scores: str, step: int) -> dict[str, Any]:
+  """Reads what `calibration` returned for these parameters from metrics.json; {} if it is not there."""
   suffix = "" if scores == run.config.eval.scores else f"_{scores}"
   try:
-    found = json.loads((run.workdir / "report" / f"metrics{suffix}.json").read_text(encoding="utf-8"))
-    return read(found["calibration"]) if found["step"] == step else None
-  except (OSError, ValueError, KeyError, TypeError, RecursionError):
-    return None
+    report = json.loads((run.workdir / "report" / f"metrics{suffix}.json").read_text(encoding="utf-8"))
+    return report["calibration"] if report["step"] == step else {}
+  except (OSError, ValueError, KeyError):
+    return {}
 
 
 def _slices(

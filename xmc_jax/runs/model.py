@@ -5,6 +5,7 @@ import itertools
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -165,14 +166,18 @@ class Model:
     return self._sources.threshold
 
   @functools.cached_property
+  def _calibration(self) -> dict[str, Any]:
+    return evaluate.stored_calibration(self._run, self._chosen, self.step)
+
+  @property
   def calibration_error(self) -> float | None:
     """Returns the expected calibration error of first labels on the test rows; None if it is not known."""
-    return evaluate.calibration_error(self._run, self._chosen, self.step)
+    return self._calibration.get("ece_first")
 
-  @functools.cached_property
+  @property
   def is_calibrated(self) -> bool | None:
     """Returns whether that error is small, or explained by chance; None if it is not known."""
-    return evaluate.is_calibrated(self._run, self._chosen, self.step)
+    return not self._calibration["note"] if self._calibration else None
 
   @property
   def cut(self) -> str:
