@@ -76,7 +76,7 @@ def test(
   Args:
     workdir: the run's folder.
     destination: a file for the test rows' labels in words, as JSON lines; '' writes none.
-    scores: 'hybrid', 'fused', one of the method's views, or a source; '' is the run's own.
+    scores: 'hybrid', 'fused', one of the method's scorers, or a source; '' is the run's own.
     backend: what searches the labels; '' is the run's own.
     checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
     source: other labelled data to test on, in any layout; '' is the run's own test rows.

@@ -42,7 +42,9 @@ def own_ranker(trained: "Trained", scores: str = "fused") -> Rank:
   """
   run, fitted = trained.run, trained.run.ranking_folder / run_folder.FUSION
   if scores == "fused" and run.method.key_temperature:
-    rank: Callable[..., Ranking] = _chosen_key_memory(trained).rank
+    path, every = run.ranking_folder / run_folder.KEY_WEIGHT, np.arange(len(run.dataset.train))
+    chosen = ChosenWeight.load(path, most=1.0) if path.exists() else choose_key_weight(trained)
+    rank: Callable[..., Ranking] = _key_memory(trained, every, chosen.weight).rank
   elif scores == "fused" and run.method.scorers and fitted.exists():
     if run.config.eval.backend == "scann":
       say("ranking: exact, as eval.backend = 'scann' ranks by one inner product, and the tree joins two")
@@ -85,10 +87,20 @@ def fit_own_scores(trained: "Trained") -> None:
   for an encoder the weight of label frequency, both chosen on validation rows.
   """
   if trained.run.method.key_temperature:
-    _fit_key_memory(trained)
+    _fit_key_weight(trained)
   elif trained.run.method.scorers:
     _fit_tree(trained)
   label_frequency.fit(trained)
+
+
+def _fit_key_weight(trained: "Trained") -> None:
+  path = trained.run.ranking_folder / run_folder.KEY_WEIGHT
+  if path.exists():
+    return
+  chosen = choose_key_weight(trained)
+  if runtime.is_main_process():
+    chosen.save(path)
+  runtime.barrier("key memory")
 
 
 def _fit_tree(trained: "Trained") -> None:
@@ -120,23 +132,6 @@ def _fusion(trained: "Trained", tree: Tree | None = None) -> Fusion:
     devices=run.mesh,
     tree=tree,
   )
-
-
-def _chosen_key_memory(trained: "Trained") -> KeyMemory:
-  """Opens the memory of all training points, held-out ones too; chooses its weight if none was stored."""
-  path, every = trained.run.ranking_folder / run_folder.KEY_WEIGHT, np.arange(len(trained.run.dataset.train))
-  chosen = ChosenWeight.load(path, most=1.0) if path.exists() else choose_key_weight(trained)
-  return _key_memory(trained, every, chosen.weight)
-
-
-def _fit_key_memory(trained: "Trained") -> None:
-  path = trained.run.ranking_folder / run_folder.KEY_WEIGHT
-  if path.exists():
-    return
-  chosen = choose_key_weight(trained)
-  if runtime.is_main_process():
-    chosen.save(path)
-  runtime.barrier("key memory")
 
 
 def choose_key_weight(trained: "Trained") -> ChosenWeight:
