@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 _ENVIRONMENT = jinja2.Environment(
   loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
   autoescape=True,
-  finalize=cut,  # what a template shows passes here, and is escaped then
+  finalize=cut,  # what a template shows passes here, without spaces at its ends, and is escaped then
   undefined=jinja2.StrictUndefined,
   trim_blocks=True,
   lstrip_blocks=True,
