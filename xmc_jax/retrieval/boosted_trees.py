@@ -8,10 +8,6 @@ import numpy as np
 from xmc_jax.errors import UserError
 
 MOST_LEAVES = 8  # of a tree: a byte has a bit for each
-_MISSING = (
-  "the hybrid ranker needs LightGBM: pip install lightgbm, or rank without it by --scores=encoder, in "
-  "training --config.eval.scores=fused"
-)
 _FEW = 100_000  # with fewer rows, one thread fits in less than a second
 _FIRST_BIT = np.array([(bits & -bits).bit_length() - 1 for bits in range(256)])
 
@@ -62,7 +58,7 @@ def fitted(features: np.ndarray, right: np.ndarray, settings: dict, num_trees: i
   Raises:
     UserError: LightGBM is not installed.
   """
-  lightgbm = _library()
+  lightgbm = library()
   data = lightgbm.Dataset(features, right.astype(np.float32), params={"verbose": -1})
   # Threads synchronise about a hundred times per tree: on a busy machine this takes seconds for little work.
   settings = {"num_threads": int(len(features) < _FEW), "num_leaves": MOST_LEAVES, **settings}
@@ -89,14 +85,13 @@ def _from_nested(roots: list[dict[str, Any]]) -> Trees:
   return Trees(nodes, values.tolist())
 
 
-def check_installed() -> None:
-  """Raises UserError if LightGBM is not installed, or does not load."""
-  _library()
-
-
-def _library():
+def library() -> Any:
+  """Imports LightGBM; raises UserError if it is not installed, or does not load."""
   try:
     import lightgbm
   except (ImportError, OSError) as error:  # its shared library needs libgomp
-    raise UserError(f"{_MISSING} ({error!s:.100})") from None
+    raise UserError(
+      "the hybrid ranker needs LightGBM: pip install lightgbm, or rank without it by --scores=encoder, in "
+      f"training --config.eval.scores=fused ({error!s:.100})"
+    ) from None
   return lightgbm

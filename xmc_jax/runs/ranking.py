@@ -174,7 +174,7 @@ def _backend(run: "Run") -> str:
 def check_installed(run: "Run") -> None:
   """Raises UserError before the first step if a package is missing that the training needs at its end."""
   if run.config.eval.scores == "hybrid" and len(run.data.validation) >= FEWEST_ROWS:
-    boosted_trees.check_installed()
+    boosted_trees.library()
 
 
 def fit_hybrid(trained: "Trained") -> None:
