@@ -14,8 +14,8 @@ from xmc_jax.storage import checksums, run_folder
 def saved_state(folder: pathlib.Path, step: int) -> dict:
   """Reads the state of a step as nested dicts of arrays, whichever devices have written it."""
   path = folder / str(step) / "state"
+  shapes = ocp.PyTreeCheckpointHandler().metadata(path).tree
   with ocp.PyTreeCheckpointer() as reader:
-    shapes = reader.metadata(path).item_metadata.tree
     arrays = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
     state = reader.restore(path, args=ocp.args.PyTreeRestore(restore_args=arrays))
   state["extra_state"] = state.pop("aux", None) or {}  # its name on disk

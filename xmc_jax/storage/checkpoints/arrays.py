@@ -1,7 +1,10 @@
 """Writes and reads the arrays of a step by Orbax."""
 
 import contextlib
+import functools
 import re
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,11 @@ def write(folder: Path, state: PyTree, refreshed: PyTree) -> None:
     items[_REFRESHED] = ocp.args.StandardSave(refreshed)
   try:
     with _quiet(), ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as writer:
-      writer.save(folder, args=ocp.args.Composite(**items), force=True)
+      try:
+        writer.save(folder, args=ocp.args.Composite(**items), force=True)
+      except (OSError, ValueError):
+        _end_threads()
+        raise
   except ValueError as error:  # tensorstore's form of an OSError
     if found := re.search(r": ([^:]*) \[os_error_code='?(\d+)", str(error)):
       raise OSError(int(found[2]), found[1]) from None
@@ -124,9 +131,29 @@ def _from_disk(saved: dict[str, PyTree], like: PyTree) -> PyTree:
   return type(like)(**named)
 
 
+def _end_threads() -> None:
+  """Waits for Orbax's threads, which go on writing after one of them has failed."""
+  for thread in threading.enumerate():
+    if type(thread).__module__.startswith("orbax."):
+      threading.Thread.join(thread)  # their own `join` raises their errors
+
+
+@functools.cache
+def _ignore_closed_loops() -> None:
+  """Prints nothing where tensorstore's threads report to an event loop that Orbax has closed."""
+  before = sys.unraisablehook
+
+  def hook(unraisable) -> None:
+    if "Event loop is closed" not in str(unraisable.exc_value):
+      before(unraisable)
+
+  sys.unraisablehook = hook
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
   """Silences Orbax's log of errors that it raises as well; we print them in one line."""
+  _ignore_closed_loops()
   before = logging.get_verbosity()
   logging.set_verbosity(logging.FATAL)
   try:
