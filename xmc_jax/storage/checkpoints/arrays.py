@@ -143,7 +143,7 @@ def _ignore_closed_loops() -> None:
   """Prints nothing where tensorstore's threads report to an event loop that Orbax has closed."""
   before = sys.unraisablehook
 
-  def hook(unraisable) -> None:
+  def hook(unraisable: Any) -> None:
     if "Event loop is closed" not in str(unraisable.exc_value):
       before(unraisable)
 
