@@ -18,6 +18,7 @@ from xmc_jax.errors import UserError
 from xmc_jax.types import PyTree
 
 _STATE, _REFRESHED = "state", "fresh"  # subfolders of a step
+_PATIENCE = 5.0  # seconds: a thread may wait for a folder that another failed to make
 _EXTRA_STATE = "aux"  # the name of `extra_state` in checkpoints since their first version
 
 
@@ -135,7 +136,7 @@ def _end_threads() -> None:
   """Waits for Orbax's threads, which go on writing after one of them has failed."""
   for thread in threading.enumerate():
     if type(thread).__module__.startswith("orbax."):
-      threading.Thread.join(thread)  # their own `join` raises their errors
+      threading.Thread.join(thread, _PATIENCE)  # their own `join` raises their errors
 
 
 @functools.cache
