@@ -2,7 +2,6 @@
 
 import pathlib
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,12 +10,10 @@ from safetensors.numpy import save_file
 
 from benchmarks.accelerator import dexml_step
 from xmc_jax import models
-from xmc_jax.data.tokens import TokenTable
 from xmc_jax.distributed import sharding
 from xmc_jax.models.hf_names import to_tensors
 
 MOST = 3e-2  # difference of losses in bfloat16
-_CHUNK = 4096  # labels that PyTorch encodes at a time
 _STEPS = 3
 
 
@@ -35,7 +32,7 @@ def write_weights(problem: dexml_step.Problem, folder: pathlib.Path) -> None:
 
 
 def steps(problem: dexml_step.Problem, folder: pathlib.Path) -> dict[str, Any]:
-  """Times PyTorch's steps on its first device; texts are padded to the longest of their chunk.
+  """Times PyTorch's steps on its first device.
 
   JAX must not hold the device: start the process with JAX_PLATFORMS=cpu.
   """
@@ -43,18 +40,8 @@ def steps(problem: dexml_step.Problem, folder: pathlib.Path) -> dict[str, Any]:
 
   from benchmarks.full_label_torch import Torch
 
-  tables = {}
-  for name, (group,) in (("points", problem.batch.queries), ("labels", problem.batch.labels)):
-    offsets = np.arange(len(group.ids) + 1) * group.ids.shape[1]
-    tables[name] = TokenTable.of_offsets(group.ids.ravel(), offsets)
-  described = SimpleNamespace(
-    config=problem.config,
-    folder=str(folder),
-    batches=SimpleNamespace(label_columns=problem.batch.columns),
-    **tables,
-  )
   device = "cuda" if torch.cuda.is_available() else "cpu"
-  system = Torch(described, _CHUNK, to_longest=True, device=device)
+  system = Torch(problem, str(folder), device)
   losses, seconds = [], []
   for _ in range(_STEPS + 1):
     start = time.perf_counter()
@@ -66,7 +53,7 @@ def steps(problem: dexml_step.Problem, folder: pathlib.Path) -> dict[str, Any]:
     "all_seconds": [round(each, 3) for each in seconds],
     "losses": [round(loss, 4) for loss in losses],
     "gigabytes_at_most": round(most, 2),
-    "label_tokens": system.num_tokens,
+    "label_tokens": problem.batch.labels[0].ids.size,
   }
 
 
