@@ -1,9 +1,5 @@
-"""Compares the first steps of each method on this device with a CPU's.
+"""Compares the first steps of each method on this device with a CPU's."""
 
-python -m benchmarks.accelerator.first_steps FOLDER [--tiny]      # by the CPU: JAX_PLATFORMS=cpu
-"""
-
-import argparse
 import importlib
 import pathlib
 from collections.abc import Iterator
@@ -92,15 +88,3 @@ def differences(folder: pathlib.Path, methods: tuple[str, ...]) -> Iterator[tupl
     with np.load(await_file(folder / f"{method}.npz")) as there:
       here = _first_steps(method, folder / "here", [there[key] for key in there if key.startswith("leaf")])
       yield method, {key: float(np.max(np.abs(here[key] / there[key] - 1))) for key in MOST}
-
-
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("folder", type=pathlib.Path)
-  parser.add_argument("--tiny", action="store_true")
-  options = parser.parse_args()
-  write(options.folder, TINY if options.tiny else METHODS)
-
-
-if __name__ == "__main__":
-  main()
