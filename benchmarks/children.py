@@ -34,14 +34,24 @@ def run(command: Sequence[str], log: pathlib.Path, cwd: pathlib.Path) -> tuple[i
   return child.returncode, peak
 
 
-def peak_bytes(pid: int) -> int:
-  """Returns the peak resident memory of a process so far."""
+def peak_bytes(pid: int | str) -> int:
+  """Returns the peak resident memory of a process so far; 'self' is this one."""
+  return resident_bytes("VmHWM", pid)
+
+
+def resident_bytes(field: str, pid: int | str = "self") -> int:
+  """Returns resident memory, now ('VmRSS') or at its peak ('VmHWM'); 0 if the system does not tell."""
   try:
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
   except OSError:
     return 0
-  found = re.search(r"VmHWM:\s+(\d+) kB", status)
+  found = re.search(rf"{field}:\s+(\d+) kB", status)
   return 1024 * int(found[1]) if found else 0
+
+
+def forget_peak() -> None:
+  """Sets this process's peak of resident memory to what it has now."""
+  pathlib.Path("/proc/self/clear_refs").write_text("5")
 
 
 def machine() -> str:

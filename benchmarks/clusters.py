@@ -1,19 +1,16 @@
 """Speed and quality of balanced clusters, ours against scikit-learn's BisectingKMeans.
 
-  PYTHONPATH=.:benchmarks python benchmarks/clusters.py
-  PYTHONPATH=.:benchmarks python benchmarks/clusters.py --num_vectors=20000 \
+  python -m benchmarks.clusters
+  python -m benchmarks.clusters --num_vectors=20000 \
     --num_clusters=512 --num_centres=600
 
 Unit vectors around random centres, which are sampled around 60 topics; in one process on two threads, in
 turns, each with another seed. Sizes of our clusters are checked to differ by at most one.
 
 Similarity is the mean cosine of a vector to the centroid of its cluster, averaged over all turns. The sizes
-of their clusters are free: very small where vectors are far from all others, which raises similarity. So a
-third line shows plain halves of equal size, run once in NumPy: Lloyd's iterations from one random pair, on
-all vectors of a group, until nothing changes.
+of their clusters are free: very small where vectors are far from all others, which raises similarity.
 """
 
-import argparse
 import os
 import time
 
@@ -21,10 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import jax
 import numpy as np
-import paired_timing
-import roofline
 from sklearn.cluster import BisectingKMeans
 
+from benchmarks import flags, paired_timing
 from xmc_jax.refresh.clusters import balanced_clusters
 
 
@@ -55,38 +51,10 @@ class System:
     self.found.append(np.asarray(self._find(len(self.found))))
 
 
-def plain_halves(vectors, num_clusters):
-  rng, groups = np.random.default_rng(0), [np.arange(len(vectors))]
-  while len(groups) < num_clusters:
-    groups = [group[half] for group in groups for half in halves(vectors[group], rng)]
-  clusters = np.empty(len(vectors), np.int32)
-  for cluster, group in enumerate(groups):
-    clusters[group] = cluster
-  return clusters
-
-
-def halves(vectors, rng):
-  """Splits vectors into halves of equal size by Lloyd's iterations; returns two index arrays."""
-  centroids, last = vectors[rng.choice(len(vectors), 2, replace=False)], None
-  for _ in range(100):
-    order = np.argpartition(vectors @ (centroids[1] - centroids[0]), len(vectors) // 2)  # low: the first
-    now = np.sort(order[: len(vectors) // 2])
-    if last is not None and np.array_equal(now, last):
-      break
-    last, sums = now, [vectors[half].sum(0) for half in np.array_split(order, [len(now)])]
-    centroids = [total / np.linalg.norm(total) for total in sums]
-  return np.array_split(order, [len(now)])
-
-
 def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--num_vectors", type=int, default=100_000)
-  parser.add_argument("--num_clusters", type=int, default=4096)
-  parser.add_argument("--num_centres", type=int, default=3000)
-  parser.add_argument("--dim", type=int, default=128)
-  parser.add_argument("--noise", type=float, default=1.0)
-  parser.add_argument("--rounds", type=int, default=5)
-  options = parser.parse_args()
+  options = flags.parse(
+    __doc__, num_vectors=100_000, num_clusters=4096, num_centres=3000, dim=128, noise=1.0, rounds=5
+  )
   vectors = draw_vectors(options.num_vectors, options.dim, options.num_centres, options.noise)
   number = options.num_clusters
   ours = System("xmc_jax", lambda seed: balanced_clusters(vectors, number, key=jax.random.key(seed)))
@@ -98,12 +66,8 @@ def main():
   sizes = np.bincount(ours.found[0], minlength=number)
   if len(sizes) != number or sizes.max() - sizes.min() > 1:
     raise SystemExit(f"not balanced: {len(sizes)} clusters of {sizes.min()} to {sizes.max()} vectors")
-  seconds = paired_timing.compare(ours, theirs, options.rounds)
-  levels = (number - 1).bit_length()
-  roofline.say_bandwidth(levels * vectors.nbytes, seconds, f"reading vectors once a level, {levels} times")
-  plain = System("plain halves", lambda _: plain_halves(vectors, number))
-  plain.run()
-  for system in (ours, theirs, plain):
+  paired_timing.compare(ours, theirs, options.rounds)
+  for system in (ours, theirs):
     mean = np.mean([similarity(vectors, clusters) for clusters in system.found])
     print(f"{system.name}: similarity {mean:.4f}", flush=True)
 

@@ -8,7 +8,6 @@ space again, the same command must give the results of an undisturbed one. docs/
 outcomes.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -21,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from benchmarks import flags
 from benchmarks.fault_kinds import command, environment, expect
 from benchmarks.faults import settings
 
@@ -173,10 +173,7 @@ def _trials(task: Task, place: pathlib.Path, count: int, rng: random.Random) -> 
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--trials", type=int, default=10)
-  parser.add_argument("--seed", type=int, default=0)
-  given = parser.parse_args()
+  given = flags.parse(__doc__, trials=10, seed=0)
   if _OWN not in os.environ:
     os.environ[_OWN] = "1"
     arguments = ["-m", "benchmarks.disk_faults", *sys.argv[1:]]

@@ -1,14 +1,13 @@
 """Tests every reader with thousands of damaged files.
 
-  PYTHONPATH=.:tests/data python benchmarks/fuzz_readers.py --files=10000 --seed=0
-  PYTHONPATH=.:tests/data python benchmarks/fuzz_readers.py --first=123 --files=1         # repeats one
+  PYTHONPATH=tests/data python -m benchmarks.fuzz_readers --files=10000 --seed=0
+  PYTHONPATH=tests/data python -m benchmarks.fuzz_readers --first=123 --files=1         # repeats one
 
 Each file must load, or be refused with an error of one line that names it. Anything else is a failure: it is
 printed, and the exit status is 1. Warnings count as failures. A child process does the work with --gigabytes
 of address space; an alarm ends it where a file takes more than --seconds, and another one goes on after it.
 """
 
-import argparse
 import collections
 import multiprocessing
 import os
@@ -20,6 +19,8 @@ import warnings
 from pathlib import Path
 
 import fuzzing
+
+from benchmarks import children, flags
 
 
 def _work(numbers, options, outcomes) -> None:
@@ -34,8 +35,7 @@ def _work(numbers, options, outcomes) -> None:
       signal.setitimer(signal.ITIMER_REAL, options.seconds)
       start = time.perf_counter()
       outcome = cases.run(number)
-      peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-      outcomes.send((number, time.perf_counter() - start, outcome, peak))
+      outcomes.send((number, time.perf_counter() - start, outcome, children.peak_bytes("self")))
 
 
 def _outcomes(options):
@@ -74,14 +74,15 @@ def fuzz(options) -> bool:
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--files", type=int, default=10_000)
-  parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--first", type=int, default=0, help="the number of the first file")
-  parser.add_argument("--seconds", type=float, default=20.0, help="for one file")
-  parser.add_argument("--gigabytes", type=float, default=4.0, help="of address space")
-  parser.add_argument("--folder", default=tempfile.gettempdir(), help="where to write; best in memory")
-  options = parser.parse_args()
+  options = flags.parse(
+    __doc__,
+    files=10_000,
+    seed=0,
+    first=0,
+    seconds=20.0,
+    gigabytes=4.0,
+    folder=tempfile.gettempdir(),
+  )
   raise SystemExit(not fuzz(options))
 
 

@@ -1,21 +1,19 @@
 """Times of work on the host: ranking metrics, random walks, the start of the command line.
 
-PYTHONPATH=. python benchmarks/host.py metrics
-PYTHONPATH=. python benchmarks/host.py walks               # some 10 minutes on one core; --share=0.05
-PYTHONPATH=. python benchmarks/host.py startup
+python -m benchmarks.host metrics
+python -m benchmarks.host walks               # some 10 minutes on one core; --share=0.05
+python -m benchmarks.host startup
 
-metrics  20,000 rows of 100 predictions among 100,000 labels: P, nDCG and R at 1, 3 and 5; then their
-         propensity-scored forms and the cutoffs 10 and 100, too. P@5 and R@5 of 300 rows are checked
+metrics  20,000 rows of 100 predictions among 100,000 labels: P, nDCG and R at 1, 3 and 5; then bootstrap
+         intervals of these and of their propensity-scored forms. P@5 and R@5 of 300 rows are checked
 walks    over a random graph of RAMEN's largest size: 2.5 million anchors, 27 million edges, some anchors
          with many more edges than others; and the edges that the walks add
-startup  --help, a config error and a missing run, each a new process, in turns with an interpreter that
-         imports only absl and ml_collections; without the first turn, which fills the disk cache
+startup  --help, and errors in flags and configs, each a new process, in turns; without the first turn, which
+         fills the disk cache
 """
 
-import argparse
 import functools
 import pathlib
-import resource
 import statistics
 import subprocess
 import sys
@@ -24,16 +22,16 @@ import time
 import numpy as np
 import scipy.sparse as sp
 
+from benchmarks import children, flags
 from xmc_jax import metrics
 from xmc_jax.refresh import graph_walks
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _COMMANDS = {
-  "absl and ml_collections": ["-c", "import absl.app, absl.flags, ml_collections.config_flags"],
   "--help": ["-m", "xmc_jax.main", "--help"],
   "a wrong key": ["-m", "xmc_jax.main", "--config=experiments/dexml.py", "--config.train.batchsize=3"],
-  "a wrong value": ["-m", "xmc_jax.main", "--config=experiments/dexml.py", "--config.train.batch_size=-3"],
-  "no such run": ["-m", "xmc_jax.main", "--mode=predict", "--workdir=no/such/run", "--input=none.txt"],
+  "an unknown flag": ["-m", "xmc_jax.main", "--config=experiments/dexml.py", "--batchsize=3"],
+  "an unknown preset": ["-m", "xmc_jax.main", "--config=experiments/dexml.py:debain"],
 }
 
 
@@ -59,11 +57,10 @@ def time_metrics(given) -> None:
   np.testing.assert_allclose(found["P@5"], np.mean(hits) / 5, rtol=1e-12)
   np.testing.assert_allclose(found["R@5"], np.mean([hit / len(known) for hit, known in zip(hits, true)]))
   inverse = metrics.inverse_propensity(truth, 0.55, 1.5)
-  for what, options in (
-    ("P, nDCG, R at 1, 3, 5", {}),
-    ("with propensities, at five k", {"ks": (1, 3, 5, 10, 100), "inverse_propensity": inverse}),
+  for what, work in (
+    ("P, nDCG, R at 1, 3, 5", lambda: metrics.evaluate(ids, truth)),
+    ("intervals", lambda: metrics.bootstrap_intervals(ids, truth, inverse_propensity=inverse)),
   ):
-    work = functools.partial(metrics.evaluate, ids, truth, **options)
     taken = [seconds_of(work) for _ in range(given.rounds)]
     print(f"{what}: median {1e3 * statistics.median(taken):.0f} ms, best {1e3 * min(taken):.0f} ms")
 
@@ -82,7 +79,7 @@ def time_walks(given) -> None:
   print(f"{edges.nnz:,} edges; walks: {time.perf_counter() - start:.0f} s, {found.nnz:,} kept", flush=True)
   start = time.perf_counter()
   linked = graph_walks.linked(edges, found)
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+  peak = children.peak_bytes("self") / 1e9
   print(f"edges: {time.perf_counter() - start:.0f} s, {linked.nnz:,} with those of walks; peak {peak:.2f} GB")
 
 
@@ -97,16 +94,12 @@ def time_startup(given) -> None:
     print(f"{name}: median {statistics.median(seconds[1:]):.2f} s, worst {max(seconds[1:]):.2f} s")
 
 
-_WORK = {"metrics": time_metrics, "walks": time_walks, "startup": time_startup}
+_PARTS = {"metrics": time_metrics, "walks": time_walks, "startup": time_startup}
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("what", choices=_WORK)
-  parser.add_argument("--share", type=float, default=1.0, help="of the size")
-  parser.add_argument("--rounds", type=int, default=7)
-  given = parser.parse_args()
-  _WORK[given.what](given)
+  given = flags.parse(__doc__, _PARTS, share=1.0, rounds=7)
+  _PARTS[given.part](given)
 
 
 if __name__ == "__main__":

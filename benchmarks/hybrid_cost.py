@@ -10,18 +10,16 @@ are ranked 1,024 at a time, as predict does, and one at a time, as a prompt does
 docs/results/hybrid_cost.json under the size and the backend, and into the table of docs/performance.md.
 """
 
-import argparse
 import json
 import pathlib
 import re
-import resource
 import statistics
 import time
 
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks.children import machine
+from benchmarks import children, flags
 from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
@@ -98,7 +96,7 @@ def made_up(num_labels: int, num_points: int, width: int, backend: str) -> dict[
   fitted = Queries(world.vectors(of_fitted), world.texts(of_fitted))
   asked = Queries(world.vectors(of_asked), world.texts(of_asked))
   answers = world.truth(of_fitted, of_labels)
-  before, start = peak_bytes(), time.perf_counter()
+  before, start = children.peak_bytes("self"), time.perf_counter()
   retriever = Retriever(corpus, backend=backend)
   opened = time.perf_counter()
   model = fit_model(retriever, fitted, answers)
@@ -108,21 +106,20 @@ def made_up(num_labels: int, num_points: int, width: int, backend: str) -> dict[
     "fit_seconds": fit_seconds,
     **asked_of(HybridRanker(retriever, model).rank, asked),
     "data_GB": before / 1e9,
-    "peak_GB": peak_bytes() / 1e9,
+    "peak_GB": children.peak_bytes("self") / 1e9,
   }
 
 
 def asked_of(rank, queries: Queries) -> dict[str, float]:
   """Returns milliseconds per text, in blocks and one at a time, without the set-up of the first call."""
-  part = lambda start, size: Queries(
-    queries.vectors[start : start + size], queries.texts[start : start + size]
-  )
-  rank(part(0, _BLOCK), _K)
-  blocks, single = [], []
-  for start in range(0, len(queries.texts), _BLOCK):
-    blocks.append(_seconds(rank, part(start, _BLOCK)) / len(part(start, _BLOCK).texts))
-  for start in range(min(_SINGLE, len(queries.texts))):
-    single.append(_seconds(rank, part(start, 1)))
+
+  def seconds(start: int, size: int) -> float:
+    rows = slice(start, start + size)
+    return _timed(lambda: rank(Queries(queries.vectors[rows], queries.texts[rows]), _K))
+
+  seconds(0, _BLOCK)
+  blocks = [seconds(start, _BLOCK) / _BLOCK for start in range(0, _RANKED, _BLOCK)]
+  single = [seconds(start, 1) for start in range(_SINGLE)]
   return {
     "ms_a_text": 1e3 * statistics.median(blocks),
     "ms_alone": 1e3 * statistics.median(single),
@@ -146,7 +143,7 @@ def opened_run(workdir: pathlib.Path) -> dict[str, float]:
     "first_ms": 1e3 * first,
     "ms_alone": 1e3 * statistics.median(alone),
     "texts_a_second": statistics.median(rates),
-    "peak_GB": peak_bytes() / 1e9,
+    "peak_GB": children.peak_bytes("self") / 1e9,
   }
 
 
@@ -163,29 +160,14 @@ def table(kept: dict[str, dict]) -> str:
   return "\n".join(lines) + "\n"
 
 
-def _seconds(rank, queries: Queries) -> float:
-  return _timed(lambda: rank(queries, _K))
-
-
 def _timed(work) -> float:
   start = time.perf_counter()
   work()
   return time.perf_counter() - start
 
 
-def peak_bytes() -> int:
-  """Returns the peak resident memory of this process."""
-  return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--labels", type=int, default=11_438)
-  parser.add_argument("--points", type=int, default=9_914)
-  parser.add_argument("--width", type=int, default=384, help="of the vectors")
-  parser.add_argument("--backend", choices=("exact", "scann"), default="exact")
-  parser.add_argument("--run", type=pathlib.Path, help="a finished run's folder, instead")
-  given = parser.parse_args()
+  given = flags.parse(__doc__, labels=11_438, points=9_914, width=384, backend="exact", run=pathlib.Path)
   if given.run:
     name, found = f"the run {given.run.name}", opened_run(given.run)
   else:
@@ -193,7 +175,7 @@ def main() -> None:
     found = made_up(given.labels, given.points, given.width, given.backend)
   print(name, "  ".join(f"{what} {value:.3g}" for what, value in found.items()))
   kept = json.loads(_RESULTS.read_text()) if _RESULTS.exists() else {}
-  kept[name] = {**found, "machine": machine()}
+  kept[name] = {**found, "machine": children.machine()}
   atomic.write_text(_RESULTS, json.dumps(kept, indent=1) + "\n")
   page = _TABLE.sub(lambda block: block[1] + table(kept) + block[2], _PAGE.read_text())
   atomic.write_text(_PAGE, page)

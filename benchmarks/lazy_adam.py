@@ -1,6 +1,6 @@
 """Speed and memory of row-sparse Adam: beside dense `optax.adam`, and on a table of 1.3 million labels.
 
-  PYTHONPATH=.:benchmarks python benchmarks/lazy_adam.py
+  python -m benchmarks.lazy_adam
 
 A step differentiates a quadratic loss of --rows random rows, by the rows in ours and by the whole table in
 optax, with table and moments donated. Losses of the first step, and the rows that it changed, are compared.
@@ -8,17 +8,14 @@ Then ours trains `[--num_labels, --dim]`, the size of LF-AmazonTitles-1.3M: with
 --rounds 0 skips the comparison.
 """
 
-import argparse
-import resource
 import statistics
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import paired_timing
-import roofline
 
+from benchmarks import children, flags, paired_timing
 from xmc_jax.ops import lazy_adam
 
 _RATE, _BATCHES = 1e-3, 8
@@ -88,23 +85,16 @@ def train_large(options):
   ours = Ours(options.num_labels, options)
   ours.run()
   seconds = statistics.median(paired_timing.timed(ours)[0] for _ in range(options.steps))
-  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+  peak = children.peak_bytes("self") / 1e9
   print(
     f"{ours.table.shape}: {seconds:.3f} s a step, {options.rows / seconds:,.0f} rows/s; peak {peak:.1f} GB"
   )
-  moved = 4 * options.rows * options.dim * 7  # a gradient read; row and moments read and written
-  roofline.say_bandwidth(moved, seconds, "moving the rows, their moments and gradients")
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--num_labels", type=int, default=1_305_265)
-  parser.add_argument("--compared_labels", type=int, default=130_000)
-  parser.add_argument("--dim", type=int, default=768)
-  parser.add_argument("--rows", type=int, default=8192)
-  parser.add_argument("--steps", type=int, default=20)
-  parser.add_argument("--rounds", type=int, default=7)
-  options = parser.parse_args()
+  options = flags.parse(
+    __doc__, num_labels=1_305_265, compared_labels=130_000, dim=768, rows=8192, steps=20, rounds=7
+  )
   if options.rounds:
     compare(options)
   train_large(options)

