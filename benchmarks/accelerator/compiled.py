@@ -25,16 +25,13 @@ from xmc_jax.plan import CHIPS, chunks
 
 RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results" / "accelerator.json"
 _VOCABULARY, _NUM_POSITIVES = 30_522, 16
-_CHIPS = {"h200": CHIPS["h200"], "h100": CHIPS["h100"], "v5e": CHIPS["v5e"], "v5e-8": CHIPS["v5e"]}
 # FLOP/s of products by the type of their operands, and bytes per second. Assumed for an H200: 78 % of the 790
 # TFLOP/s that large bfloat16 products reach on one (in float32 of the data sheet's 67), 85 % of 4.3 TB/s; for
 # an H100 of 798 and 3.0, for a TPU v5e of its data sheet.
-_V5E = ({"bf16": 0.78 * 197e12, "f32": 0.78 * 197e12 / 6}, 0.85 * 0.819e12)
 _RATES = {
   "h200": ({"bf16": 0.78 * 790e12, "f32": 0.78 * 67e12}, 0.85 * 4.3e12),
   "h100": ({"bf16": 0.78 * 798e12, "f32": 0.78 * 67e12}, 0.85 * 3.0e12),
-  "v5e": _V5E,
-  "v5e-8": _V5E,
+  "v5e": ({"bf16": 0.78 * 197e12, "f32": 0.78 * 197e12 / 6}, 0.85 * 0.819e12),
 }
 
 # Without a device XLA has no settings for Triton's products that it has not tuned; so libraries multiply.
@@ -80,16 +77,13 @@ def account(text: str, target: str) -> dict[str, Any]:
     "gigabytes_of_the_rest": round(gigabytes(others), 2),
     "teraflops": {kind: round(number, 2) for kind, number in flops.items()},
     "library_products": sum(one.times for one in products if "library" in one.flops),  # of unknown FLOPs
-    "predicted_seconds": round(sum(seconds(one, target) for one in found), 4) if target in _RATES else None,
+    "predicted_seconds": round(sum(seconds(one, target) for one in found), 4),
   }
 
 
 def seconds(one: hlo.Kernel, target: str) -> float:
-  """Predicts the seconds of a kernel, all times that it runs: of its products, or of its bytes if longer.
-
-  A target without rates of its own has an H200's, which order kernels.
-  """
-  flops, num_bytes = _RATES.get(target, _RATES["h200"])
+  """Predicts the seconds of a kernel, all times that it runs: of its products, or of its bytes if longer."""
+  flops, num_bytes = _RATES[target]
   of_products = sum(number / flops.get(kind, flops["bf16"]) for kind, number in one.flops.items())
   return one.times * max(of_products, one.num_bytes / num_bytes)
 
@@ -99,11 +93,10 @@ def compile_step(
   target: str,
   points=None,
   labels=None,
-  cudnn: bool = False,
 ) -> tuple[dict[str, Any], str]:
   """Returns the account of a step on a target, and its HLO; groups as in `abstract_step.make`."""
-  with targets.as_default(target, cudnn):
-    config = with_chunks(config, _CHIPS[target].memory_of_jax, _CHIPS[target].kind)
+  with targets.as_default(target):
+    config = with_chunks(config, CHIPS[target].memory_of_jax, CHIPS[target].kind)
     devices = targets.mesh(target, config.mesh.data, config.mesh.label)
     sizes = {"vocab_size": _VOCABULARY, "num_positives": _NUM_POSITIVES}
     made = abstract_step.make(config, devices, points=points, labels=labels, **sizes)
@@ -114,7 +107,7 @@ def compile_step(
     program = lowered.compile(compiler_options=options)
     ended = time.perf_counter()
   memory, text = program.memory_analysis(), program.as_text()
-  plan = plans.plan(config, plans.sizes_of(config), _CHIPS[target])
+  plan = plans.plan(config, plans.sizes_of(config), CHIPS[target])
   steps = ("scoring", "encoding")
   found = {
     **account(text, target),
@@ -148,14 +141,12 @@ def main(arguments: list[str]) -> None:
   parser.add_argument("--points", default="", help="groups of a batch's texts: WIDTHxNUMBER,…")
   parser.add_argument("--labels", default="", help="groups of the pool's texts")
   parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
-  parser.add_argument("--cudnn", action="store_true", help="with cuDNN's attention, which needs its library")
   parser.add_argument("--kernels", type=int, default=0, help="how many kernels to print, the longest first")
-  parser.add_argument("--hlo", default="", help="a file for the compiled HLO")
   parser.add_argument("--name", default="", help="where to put the result in docs/results/accelerator.json")
   options = parser.parse_args(arguments)
   config = config_of(options.preset, options.set)
   points, labels = _groups(options.points), _groups(options.labels)
-  found, text = compile_step(config, options.target, points, labels, cudnn=options.cudnn)
+  found, text = compile_step(config, options.target, points, labels)
   print(json.dumps(found, indent=2))
   for one in sorted(hlo.kernels(text), key=lambda kernel: -seconds(kernel, options.target))[
     : options.kernels
@@ -165,8 +156,6 @@ def main(arguments: list[str]) -> None:
       f"{1e3 * seconds(one, options.target):8.2f} ms {one.num_bytes / 1e6:9.1f} MB x{one.times:<5d} {kind:8s}"
       f"{one.name[:36]:37s}{one.where[-80:]}"
     )
-  if options.hlo:
-    pathlib.Path(options.hlo).write_text(text, encoding="utf-8")
   if options.name:
     kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     kept[options.name] = kept.get(options.name, {}) | {"command": " ".join(arguments), **found}

@@ -67,14 +67,14 @@ def main(arguments: list[str]) -> None:
   parser.add_argument("--only", default="", help="programs whose name has this in it")
   options = parser.parse_args(arguments)
   predicted, refused = {}, 0
-  with targets.as_default(options.target, cudnn=False):
+  with targets.as_default(options.target):
     steps, others = list(_dexml(options.target)), list(_others(options.target))
   for name, compile_it in steps + others:
     if options.only not in name:
       continue
     start = time.perf_counter()
     try:
-      with targets.as_default(options.target, cudnn=False):
+      with targets.as_default(options.target):
         result = compile_it()
       if name in STEPS:
         preset, values = STEPS[name]

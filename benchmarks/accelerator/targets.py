@@ -24,7 +24,7 @@ _H100 = {
   "3750000KHz": "2619000KHz",
   "NVIDIA H200 141GB HBM3e": "NVIDIA H100 80GB HBM3",
 }
-_TPUS = {"v5e": "v5e:2x2", "v5e-8": "v5e:2x4"}
+_TPUS = {"v5e": "v5e:2x2"}
 _GPUS = {"h200": {}, "h100": _H100}
 NAMES = (*_GPUS, *_TPUS)
 
@@ -52,18 +52,13 @@ def mesh(name: str, data: int = 1, label: int = 1) -> Mesh:
 
 
 @contextlib.contextmanager
-def as_default(name: str, cudnn: bool) -> Iterator[None]:
-  """Makes code that asks for the default backend believe that it runs on the target.
-
-  Args:
-    name: one of NAMES.
-    cudnn: whether a GPU's cuDNN attention runs, for multiples of 8 tokens; it cannot be tried here.
-  """
+def as_default(name: str) -> Iterator[None]:
+  """Makes code that asks for the default backend believe that it runs on a target, without cuDNN."""
   replaced = (
     (jax, "default_backend", lambda: "gpu" if name in _GPUS else "tpu"),
-    (fused_attention, "_cudnn_runs", lambda head_dim: cudnn),
-    (fused_attention, "_cudnn_takes_lengths", lambda head_dim: cudnn),
-    (fused_attention, "is_faster", lambda *sizes: cudnn and sizes[-1] % 8 == 0),
+    (fused_attention, "_cudnn_runs", lambda head_dim: False),
+    (fused_attention, "_cudnn_takes_lengths", lambda head_dim: False),
+    (fused_attention, "is_faster", lambda *sizes: False),
   )
   with contextlib.ExitStack() as stack:
     for place, function, instead in replaced:

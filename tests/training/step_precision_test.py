@@ -15,7 +15,7 @@ _PRODUCT = re.compile(r"stablehlo\.dot_general[^\n]*")
 
 def _loose(config) -> tuple[int, list[str]]:
   """Lowers a step as on a GPU; returns how many products it has, and those of float32 that may be rounded."""
-  with targets.as_default("h200", cudnn=False):
+  with targets.as_default("h200"):
     devices = sharding.make(1, 1)
     made = abstract_step.make(
       config, devices, vocab_size=plan_test.VOCABULARY, num_positives=plan_test.NUM_POSITIVES
