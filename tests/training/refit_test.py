@@ -11,6 +11,7 @@ from same_runs import assert_same_runs
 from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError
+from xmc_jax.runs import evaluate
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.saved import SavedSteps
 from xmc_jax.training import loop, refit
@@ -119,7 +120,7 @@ def test_kills_leave_no_trace(undisturbed, folder, tmp_path, monkeypatch):
     (refit, "_on_all_rows", lambda run: True),
     (loop.TrainStep, "__call__", fourth_step_on_all),
     (refit, "_save_final", lambda *_: True),
-    (commands.evaluate, "write_report", lambda *_: True),
+    (evaluate, "write_report", lambda *_: True),
   ):
     with monkeypatch.context() as patch, pytest.raises(Killed):
       kill(patch, owner, name, when)
