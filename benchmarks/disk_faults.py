@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from benchmarks import flags
 from benchmarks.fault_kinds import command, environment, expect
@@ -31,29 +32,25 @@ _SECONDS = 0.5  # the longest time from the random amount written to the full di
 _OWN = "XMC_JAX_OWN_MOUNTS"  # set in the process that is allowed to mount
 
 
-class Task:
-  """Runs a command that writes to a disk.
+class Task(NamedTuple):
+  """Holds a command that writes to a disk.
 
-  Args:
+  Attributes:
     name: what the command does.
     flags: returns the command's flags for a disk.
     compare: asserts that two disks hold the same results.
     cache: the folder of prepared data; None is a folder on the disk.
   """
 
-  def __init__(
-    self,
-    name: str,
-    flags: Callable[[pathlib.Path], list[str]],
-    compare: Callable[[pathlib.Path, pathlib.Path], None],
-    cache: pathlib.Path | None,
-  ):
-    self.name, self.compare, self._flags, self._cache = name, compare, flags, cache
+  name: str
+  flags: Callable[[pathlib.Path], list[str]]
+  compare: Callable[[pathlib.Path, pathlib.Path], None]
+  cache: pathlib.Path | None
 
   def begin(self, disk: pathlib.Path) -> subprocess.Popen:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    env = environment(self._cache or disk / "cache")
-    return subprocess.Popen(command(*self._flags(disk)), cwd=_ROOT, env=env, **pipes)
+    env = environment(self.cache or disk / "cache")
+    return subprocess.Popen(command(*self.flags(disk)), cwd=_ROOT, env=env, **pipes)
 
   def end(self, process: subprocess.Popen) -> subprocess.CompletedProcess:
     out, err = process.communicate(timeout=900)
@@ -119,15 +116,14 @@ def _same_runs(one: pathlib.Path, other: pathlib.Path) -> None:
 def _same_files(pattern: str) -> Callable[[pathlib.Path, pathlib.Path], None]:
   """Returns a function that compares all files of a pattern, except manifests, which hold times and paths."""
 
+  def content(disk: pathlib.Path) -> dict[pathlib.Path, bytes]:
+    files = {path.relative_to(disk): path for path in disk.glob(pattern) if path.is_file()}
+    return {name: b"" if name.suffix == ".json" else path.read_bytes() for name, path in files.items()}
+
   def compare(one: pathlib.Path, other: pathlib.Path) -> None:
-    found = [
-      {path.relative_to(disk): path.read_bytes() for path in disk.glob(pattern) if path.is_file()}
-      for disk in (one, other)
-    ]
-    assert found[0], "nothing to compare"
-    assert found[0].keys() == found[1].keys(), found[0].keys() ^ found[1].keys()
-    differing = [name for name in found[0] if found[0][name] != found[1][name] and name.suffix != ".json"]
-    assert not differing, differing
+    before, after = content(one), content(other)
+    differing = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+    assert before and not differing, differing
 
   return compare
 

@@ -6,12 +6,11 @@ It gets the training texts and the names of their labels, but no filter pairs: a
 and the data set leaves that label out. So P@1 is shown twice: as `score` gives it, and without these pairs.
 """
 
-import argparse
-
 import numpy as np
 import scipy.sparse as sp
 
 import xmc_jax
+from benchmarks import flags
 from xmc_jax import data, metrics
 
 _DEPTH = 30  # labels ranked, of which filter pairs are left out
@@ -23,9 +22,7 @@ def names_of(matrix: sp.csr_matrix, texts: list[str]) -> list[list[str]]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--num_epochs", type=int, help="fewer than the default of the method, for a quick look")
-  given = parser.parse_args()
+  given = flags.parse(__doc__, num_epochs=int)  # fewer than the method's, for a quick look
   debian = data.load()
   texts, test = list(debian.labels.texts), debian.test
   model = xmc_jax.XMCClassifier(num_epochs=given.num_epochs, verbose=1)

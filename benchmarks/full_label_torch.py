@@ -11,6 +11,23 @@ _CHUNK = 4096  # labels that are encoded at a time
 _TOTAL_STEPS = 1000  # length of the learning rate schedule
 
 
+def decoupled_softmax(scores, positives, excluded, weights):
+  """Returns the mean loss of `[n, L]` scores: true and filtered labels are not in the denominator.
+
+  Args:
+    scores: `[n, L]` scores.
+    positives, excluded: `[n, P]` and `[n, X]` columns of true and of filtered labels; -1 is none.
+    weights: `[n, P]` weights of the positives, 0 where there is none.
+  """
+  positives, excluded = positives.long(), excluded.long()
+  hidden = torch.zeros(len(scores), scores.shape[1] + 1, dtype=torch.bool, device=scores.device)
+  for columns in (positives, excluded):
+    hidden.scatter_(1, torch.where(columns >= 0, columns, scores.shape[1]), True)
+  log_negatives = scores.masked_fill(hidden[:, :-1], -torch.inf).logsumexp(1, keepdim=True)
+  margins = log_negatives - scores.gather(1, positives.clamp(min=0))
+  return (weights * torch.nn.functional.softplus(margins)).sum(1).mean()
+
+
 class Torch:
   """Trains Hugging Face's model in PyTorch, with the gradient cache of the papers' code.
 
@@ -45,17 +62,6 @@ class Torch:
       hidden = self._model(ids, torch.ones_like(ids))[0]
     return torch.nn.functional.normalize(hidden[:, 0].float(), dim=1)
 
-  def _loss(self, queries, labels, batch):
-    """Returns the decoupled softmax loss: true and filtered labels are not in the denominator."""
-    positives, excluded, weights = map(self._on_device, (batch.positives, batch.excluded, batch.weights))
-    scores = queries @ labels.T / self._temperature
-    hidden = torch.zeros(len(scores), scores.shape[1] + 1, dtype=torch.bool, device=self._device)
-    for columns in (positives.long(), excluded.long()):
-      hidden.scatter_(1, torch.where(columns >= 0, columns, scores.shape[1]), True)
-    log_negatives = scores.masked_fill(hidden[:, :-1], -torch.inf).logsumexp(1, keepdim=True)
-    margins = log_negatives - scores.gather(1, positives.long())
-    return (weights * torch.nn.functional.softplus(margins)).sum(1).mean()
-
   def step(self, batch: Batch) -> float:
     for group in self._optimiser.param_groups:
       group["lr"] = float(self._schedule(self._steps))
@@ -63,7 +69,8 @@ class Torch:
     with torch.no_grad():
       labels = torch.cat([self._embed(ids) for ids in self._chunks])
     labels.requires_grad_()
-    loss = self._loss(self._embed(self._points), labels, batch)
+    scores = self._embed(self._points) @ labels.T / self._temperature
+    loss = decoupled_softmax(scores, *map(self._on_device, (batch.positives, batch.excluded, batch.weights)))
     loss.backward()
     for ids, gradients in zip(self._chunks, labels.grad.split(_CHUNK)):
       self._embed(ids).backward(gradients)

@@ -50,12 +50,10 @@ class Material:
     self.fitting = ranking.retriever(trained, run.data.train.row_numbers)
     self.testing = ranking.retriever(trained)
 
-  def fit(self, rows: np.ndarray | None = None) -> hybrid_model.HybridModel:
-    """Fits the model on some validation rows; None is all of them."""
-    split = self.held_out if rows is None else self.held_out.rows(rows)
-    queries = self._queries[self.held_out]
-    if rows is not None:
-      queries = Queries(queries.vectors[rows], split.texts)
+  def fit(self, rows: np.ndarray) -> hybrid_model.HybridModel:
+    """Fits the model on some validation rows."""
+    split = self.held_out.rows(rows)
+    queries = Queries(self._queries[self.held_out].vectors[rows], split.texts)
     return hybrid.fit_model(self.fitting, queries, split.unfiltered_positives, split.filter)
 
   def rank(self, model: hybrid_model.HybridModel) -> Ranking:
@@ -79,17 +77,17 @@ class Material:
 
   def score(self, split, ids: np.ndarray) -> dict[str, float]:
     """Returns the metrics that are shown, as fractions."""
-    found = metrics.evaluate(
-      ids, split.unfiltered_positives, ks=_KS, inverse_propensity=self._run.data.inverse_propensity
-    )
-    return evaluate.shown(found)
+    return self._shown(ids, split.unfiltered_positives)
 
   def score_held_out(self, ids: np.ndarray) -> dict[str, float]:
     """Returns the same for held-out rows, with only the rows and labels of `hybrid.like_test_time`."""
     labels, rows = hybrid.like_test_time(self.fitting, self.held_out.unfiltered_positives)
     truth = self.held_out.unfiltered_positives[rows].multiply(labels).tocsr()
-    found = metrics.evaluate(ids[rows], truth, ks=_KS, inverse_propensity=self._run.data.inverse_propensity)
-    return evaluate.shown(found)
+    return self._shown(ids[rows], truth)
+
+  def _shown(self, ids: np.ndarray, truth) -> dict[str, float]:
+    inverse = self._run.data.inverse_propensity
+    return evaluate.shown(metrics.evaluate(ids, truth, ks=_KS, inverse_propensity=inverse))
 
 
 def without_sources(material: Material) -> dict[str, dict]:
@@ -98,7 +96,7 @@ def without_sources(material: Material) -> dict[str, dict]:
   for left_out in (None, *every):
     names = tuple(name for name in every if name != left_out)
     material.fitting.names = material.testing.names = names
-    ranked = material.rank(material.fit())
+    ranked = material.rank(material.fit(np.arange(len(material.held_out))))
     rows["all" if left_out is None else f"without {left_out}"] = material.score(material.test, ranked.ids)
   material.fitting.names = material.testing.names = every
   return rows
@@ -127,7 +125,6 @@ def flat(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
 
 def in_order(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
   """Sorts candidates' ids by descending score; returns the first 100."""
-
   order = np.lexsort((ids, -scores), axis=-1)[:, :100]
   return np.take_along_axis(ids, order, axis=1)
 
@@ -137,9 +134,8 @@ def main() -> None:
   parser.add_argument("--run", type=pathlib.Path, required=True, help="a finished run's folder")
   parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
   given = parser.parse_args()
-  material = None
+  material = Material(given.run)
   for part in given.parts:
-    material = material or Material(given.run)
     path = _RESULTS / f"{material.name}_{part}.json"
     if path.exists():
       continue

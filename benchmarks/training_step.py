@@ -146,6 +146,8 @@ class Sentences:
 
   def our_loss(self, batch) -> float:
     """Returns the decoupled softmax loss of a batch, from this model's vectors."""
+    from benchmarks.full_label_torch import decoupled_softmax
+
     torch = self._torch
     points, columns = np.flatnonzero(batch.rows >= 0), np.flatnonzero(batch.columns >= 0)
     place = np.full(len(batch.columns) + 1, -1)
@@ -153,16 +155,9 @@ class Sentences:
     sides = ((batch.queries, points), (batch.labels, columns))
     with torch.inference_mode():
       vectors = [self.model(texts_of(*side))["sentence_embedding"].double() for side in sides]
-    total = 0.0
-    for scores, row in zip(vectors[0] @ vectors[1].T / _OURS["method.temperature"], points):
-      negatives = torch.ones(len(columns), dtype=torch.bool)
-      for known in (batch.positives[row], batch.excluded[row]):
-        negatives[place[known[known >= 0]]] = False
-      below = torch.logsumexp(scores[negatives], 0)
-      for column, weight in zip(batch.positives[row], batch.weights[row]):
-        if column >= 0 and weight > 0:
-          total += weight * float(torch.nn.functional.softplus(below - scores[place[column]]))
-    return total / len(points)
+    scores = vectors[0] @ vectors[1].T / _OURS["method.temperature"]
+    known = place[batch.positives[points]], place[batch.excluded[points]], batch.weights[points]
+    return float(decoupled_softmax(scores, *map(torch.from_numpy, known)))
 
 
 def beside_sentence_transformers(options, folder: pathlib.Path) -> None:

