@@ -83,18 +83,21 @@ class Ours:
     )
 
 
+def sentence_model(folder, max_length):
+  """Builds a model of sentence-transformers with mean pooling and unit vectors."""
+  parts = importlib.import_module("sentence_transformers.models")
+  word = parts.Transformer(str(folder), max_seq_length=max_length)
+  modules = [word, parts.Pooling(word.get_word_embedding_dimension()), parts.Normalize()]
+  return sentence_transformers.SentenceTransformer(modules=modules, device="cpu")
+
+
 class Sentences:
   """Embeds texts with `SentenceTransformer.encode`, which makes its own batches."""
 
   name = "sentence-transformers"
 
   def __init__(self, options, texts):
-    parts = importlib.import_module("sentence_transformers.models")
-    word = parts.Transformer(str(options.folder), max_seq_length=options.max_length)
-    pooling = parts.Pooling(word.get_word_embedding_dimension())
-    self._model = sentence_transformers.SentenceTransformer(
-      modules=[word, pooling, parts.Normalize()], device="cpu"
-    )
+    self._model = sentence_model(options.folder, options.max_length)
     self._options, self._texts = options, texts
 
   def run(self):

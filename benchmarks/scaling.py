@@ -26,9 +26,7 @@ import ctypes
 import gc
 import importlib
 import json
-import os
 import pathlib
-import platform
 import statistics
 import subprocess
 import sys
@@ -106,11 +104,11 @@ class Meter:
   def __init__(self):
     self._base = children.resident_bytes("VmRSS")
 
-  def once(self, unit: str, work: Callable[[], object], **more):
+  def once(self, unit: str, work: Callable[[], object]):
     """Measures a unit in a single run."""
     forget_peak()
     seconds, made = self._run(work)
-    self._print(unit, [seconds], once=True, **more)
+    self._print(unit, [seconds], once=True)
     return made
 
   def often(self, unit: str, work: Callable[[], object], runs: int = _RUNS, more=dict):
@@ -235,8 +233,11 @@ def kept() -> list[dict]:
 def keep(found: list[dict]) -> None:
   """Writes all records, one per line."""
   found = sorted(found, key=lambda one: (METHODS.index(one["method"]), one["points"], one["labels"]))
-  machine = f"{os.cpu_count()} cores, {platform.machine()}"
-  head = {"machine": machine, "seconds": "of the processor (cpu) and by the clock (wall)", "memory": "MB"}
+  head = {
+    "machine": children.machine(),
+    "seconds": "of the processor (cpu) and by the clock (wall)",
+    "memory": "MB",
+  }
   lines = ",\n".join(json.dumps(one) for one in found)
   atomic.write_text(RESULTS, json.dumps(head)[:-1] + f', "found": [\n{lines}\n]}}\n')
 

@@ -30,16 +30,10 @@ import jax
 import numpy as np
 
 from benchmarks import flags
+from benchmarks.accelerator.first_steps import started
 from benchmarks.paired_timing import compare
-from xmc_jax import refresh
 from xmc_jax.distributed import sharding
 from xmc_jax.models.locate import locate
-from xmc_jax.runs import create
-from xmc_jax.runs.metric_writer import MetricWriter
-from xmc_jax.runs.trained import Trained
-from xmc_jax.training import optimizer
-from xmc_jax.training.step import TrainStep
-from xmc_jax.types import EXTRA_STATE
 
 _OURS = {
   "method.labels": "in_batch",
@@ -67,16 +61,8 @@ class Step:
     known = config.to_dict()
     alike = {key: _ALIKE[key] for key in _ALIKE if key.partition(".")[2] in known[key.partition(".")[0]]}
     config.update_from_flattened_dict({**alike, "train.batch_size": batch_size, **overrides})
-    writer = MetricWriter(folder / module)
-    self.name, run = module, create.create(config, folder / module, writer)
-    optimiser = optimizer.make(config, 1000)
-    self._step = TrainStep(run.method, run.mesh, run.config.train, optimiser, writer)
-    state = self._step.first_state(*run.initial_parameters())
-    snapshot, extra_state = Trained(run, state.params, state.extra_state).snapshot(), state.extra_state
-    for name, definition in run.method.refreshes.items():
-      if definition.target == EXTRA_STATE:
-        _, extra_state = refresh.renew(name, definition, snapshot, {}, extra_state)
-    self._state = state._replace(extra_state=extra_state)
+    self.name = module
+    run, self._step, self._state = started(config, folder / module)
     self.host_batches = [run.batches.build(step) for step in range(num_batches)]
     self._batches = [sharding.put_batch(batch, run.mesh) for batch in self.host_batches]
     start = time.perf_counter()
@@ -114,18 +100,14 @@ class Sentences:
   name = "sentence-transformers"
 
   def __init__(self, options, batches):
-    import sentence_transformers
     import torch
+
+    from benchmarks.embedding import sentence_model
 
     torch.manual_seed(0)
     torch.set_num_threads(2)
     self._torch = torch
-    parts = importlib.import_module("sentence_transformers.models")
-    word = parts.Transformer(str(locate(options.model).folder), max_seq_length=32)
-    pooling = parts.Pooling(word.get_word_embedding_dimension())
-    self.model = sentence_transformers.SentenceTransformer(
-      modules=[word, pooling, parts.Normalize()], device="cpu"
-    ).eval()  # trains without dropout, as ours does here
+    self.model = sentence_model(locate(options.model).folder, 32).eval()  # without dropout, as ours is here
     losses = importlib.import_module("sentence_transformers.losses")
     self._loss = losses.MultipleNegativesRankingLoss(self.model, scale=1 / _OURS["method.temperature"])
     self._optimiser = torch.optim.AdamW(self.model.parameters(), lr=2e-4, weight_decay=0.01)

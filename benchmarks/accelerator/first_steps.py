@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import ml_collections
 import numpy as np
 
 from benchmarks.accelerator.facts import await_file
@@ -13,10 +14,11 @@ from xmc_jax import refresh
 from xmc_jax.distributed import sharding
 from xmc_jax.runs import create
 from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.runs.run import Run
 from xmc_jax.runs.trained import Trained
 from xmc_jax.training import loop, optimizer
 from xmc_jax.training.step import TrainStep
-from xmc_jax.types import EXTRA_STATE
+from xmc_jax.types import EXTRA_STATE, TrainState
 
 METHODS = ("dexml", "dpr", "ance", "ova", "unidec", "depsl", "ngame", "dexa", "prime", "ramen", "rae_xmc")
 TINY = ("ngame", "dexa")
@@ -34,6 +36,19 @@ SMALL = {
 }
 
 
+def started(config: ml_collections.ConfigDict, folder: pathlib.Path) -> tuple[Run, TrainStep, TrainState]:
+  """Creates a run in a folder; returns it, its step, and its first state with what refreshes add to it."""
+  writer = MetricWriter(folder)
+  run = create.create(config, folder, writer)
+  step = TrainStep(run.method, run.mesh, run.config.train, optimizer.make(config, 1000), writer)
+  state = step.first_state(*run.initial_parameters())
+  extra_state, snapshot = state.extra_state, Trained(run, state.params, state.extra_state).snapshot()
+  for name, definition in run.method.refreshes.items():
+    if definition.target == EXTRA_STATE:
+      _, extra_state = refresh.renew(name, definition, snapshot, {}, extra_state)
+  return run, step, state._replace(extra_state=extra_state)
+
+
 def _first_steps(method: str, folder: pathlib.Path, leaves: list[np.ndarray] | None = None) -> dict[str, Any]:
   """Returns 'loss' and 'gradient_norm' of the first steps, and the leaves of the extra state before them.
 
@@ -44,19 +59,11 @@ def _first_steps(method: str, folder: pathlib.Path, leaves: list[np.ndarray] | N
   """
   config = importlib.import_module(f"experiments.{method}").get_config("debian")
   config.update_from_flattened_dict({**SMALL, "data.cache_dir": str(folder / "cache")})
-  writer = MetricWriter(folder / method)
-  run = create.create(config, folder / method, writer)
-  step = TrainStep(run.method, run.mesh, run.config.train, optimizer.make(config, 1000), writer)
-  state = step.first_state(*run.initial_parameters())
-  extra_state, snapshot = state.extra_state, Trained(run, state.params, state.extra_state).snapshot()
-  for name, definition in run.method.refreshes.items():
-    if definition.target == EXTRA_STATE:
-      _, extra_state = refresh.renew(name, definition, snapshot, {}, extra_state)
-  structure = jax.tree.structure(extra_state)
+  run, step, state = started(config, folder / method)
+  extra_state = state.extra_state
   if leaves is not None:
-    extra_state = jax.tree.map(
-      lambda old, new: jax.device_put(new, old.sharding), extra_state, structure.unflatten(leaves)
-    )
+    here, structure = jax.tree.flatten(extra_state)
+    extra_state = structure.unflatten(jax.device_put(new, old.sharding) for old, new in zip(here, leaves))
   before = jax.device_get(jax.tree.leaves(extra_state))
   state, metrics = state._replace(extra_state=extra_state), []
   static = loop.static_labels(run.batches, run.mesh)
