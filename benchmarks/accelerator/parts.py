@@ -1,18 +1,20 @@
 """Parts of a lease's first command, each in a process of its own; lease.py starts them."""
 
 import argparse
+import functools
 import importlib.metadata
 import os
 import pathlib
 import platform
+import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from benchmarks import roofline
 from benchmarks.accelerator import dexml_step, facts, first_steps, operations, peer
 from benchmarks.accelerator.facts import Facts
 from xmc_jax.ops import precision
@@ -22,6 +24,7 @@ _PACKAGES = (
   *("transformers", "tokenizers", "numpy", "scipy", "ml_collections", "lightgbm", "torch"),
 )
 _STEPS = 5  # timed of each variant
+_ROUNDS, _CALLS = 7, 10  # timed of a product and of a copy
 _SHARE = 0.75  # of the device's memory, which JAX takes by itself: what chunks are chosen for
 _OTHER_VARIANT = 120.0  # seconds that the second variant may compile longer than the first
 
@@ -81,11 +84,29 @@ def _device() -> dict:
 def _rates(tiny: bool) -> dict[str, float]:
   """Returns TFLOP/s of a square product by type of operands, and TB/s of a copy, read and written."""
   side, megabytes = (128, 1) if tiny else (8192, 4096)
-  adds = {"bfloat16": roofline.multiply_adds(jnp.bfloat16, side, calls=10)}
-  for name in ("bf16x3", "float32"):
-    adds[name] = roofline.multiply_adds(jnp.float32, side, calls=10, precision=precision.algorithm(name))
-  rates = {f"teraflops_{name}": round(2 * number / 1e12, 3) for name, number in adds.items()}
-  return {**rates, "terabytes_copied": round(roofline.copied_bytes(megabytes, calls=10) / 1e12, 3)}
+  square, rates = np.random.default_rng(0).normal(size=(side, side)), {}
+  for name in ("bfloat16", "bf16x3", "float32"):
+    is_half = name == "bfloat16"
+    algorithm = None if is_half else precision.algorithm(name)
+    product = jax.jit(functools.partial(jnp.matmul, precision=algorithm))
+    matrix = jnp.asarray(square, jnp.bfloat16 if is_half else jnp.float32)
+    rates[f"teraflops_{name}"] = 2 * side**3 / _seconds_of(product, matrix, matrix) / 1e12
+  array = jnp.ones(megabytes << 18, jnp.float32)  # larger than any cache
+  rates["terabytes_copied"] = 2 * array.nbytes / _seconds_of(jax.jit(lambda a: a + 1), array) / 1e12
+  return {name: round(rate, 3) for name, rate in rates.items()}
+
+
+def _seconds_of(function: Callable, *arrays: jax.Array) -> float:
+  """Returns the median seconds of a call, over rounds of some calls."""
+  function(*arrays).block_until_ready()
+  seconds = []
+  for _ in range(_ROUNDS):
+    start = time.perf_counter()
+    for _ in range(_CALLS):
+      result = function(*arrays)
+    result.block_until_ready()
+    seconds.append((time.perf_counter() - start) / _CALLS)
+  return statistics.median(seconds)
 
 
 def _check_operations(options: argparse.Namespace, found: Facts) -> Iterator[bool]:
