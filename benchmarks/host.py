@@ -30,7 +30,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _COMMANDS = {
   "--help": ["-m", "xmc_jax.main", "--help"],
   "a wrong key": ["-m", "xmc_jax.main", "--config=experiments/dexml.py", "--config.train.batchsize=3"],
-  "an unknown flag": ["-m", "xmc_jax.main", "--config=experiments/dexml.py", "--batchsize=3"],
+  "an unknown flag": ["-m", "xmc_jax.main", "--batchsize=3"],
   "an unknown preset": ["-m", "xmc_jax.main", "--config=experiments/dexml.py:debain"],
 }
 
