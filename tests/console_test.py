@@ -6,7 +6,6 @@ import threading
 import time
 
 import pytest
-from cases import each_case
 
 from xmc_jax import console
 from xmc_jax.cli import error_lines
@@ -80,7 +79,7 @@ def test_progress_of_unknown_length_and_without_any_step(clock, capsys):
   ]
 
 
-@each_case(("seconds", "shown"), [(0.4, "0:00"), (59.6, "1:00"), (3661, "1:01:01")])
+@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (59.6, "1:00"), (3661, "1:01:01")])
 def test_clock(seconds, shown):
   assert console._clock(seconds) == shown
 
@@ -136,7 +135,7 @@ def test_metrics_are_lines_of_json(tmp_path):
   assert lines == [{"step": 1, "train/loss": 0.5}, {"step": 2, "train/loss": 0.25, "eval/P@1": 1.0}]
 
 
-@each_case("cut", ["", '{"step": 4, "ti', '{"step": 2', "{", "\n"])
+@pytest.mark.parametrize("cut", ["", '{"step": 4, "ti', '{"step": 2', "{", "\n"])
 def test_later_lines_and_a_line_cut_short_are_dropped(cut, tmp_path):
   voice = MetricWriter(tmp_path)
   for step in (1, 2, 2, 3, 4):

@@ -9,7 +9,6 @@ import sys
 import tomllib
 
 import pytest
-from cases import each_case
 from packaging.specifiers import SpecifierSet
 
 from tests import blocked_imports, tiny_runs
@@ -70,7 +69,9 @@ def _imports(node: ast.AST, inside: bool = False):
     yield from _imports(child, inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
-@each_case("path", [*sorted(ROOT.glob("xmc_jax/**/*.py")), *sorted(ROOT.glob("experiments/**/*.py"))])
+@pytest.mark.parametrize(
+  "path", [*sorted(ROOT.glob("xmc_jax/**/*.py")), *sorted(ROOT.glob("experiments/**/*.py"))]
+)
 def test_what_is_imported_is_required(path):
   """By requirements.txt; inside functions, and in the server's own room, by an extra too."""
   room = libraries(EXTRAS["serve"]) if path.is_relative_to(ROOT / "xmc_jax" / "serve") else set()

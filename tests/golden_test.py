@@ -12,7 +12,6 @@ import pathlib
 
 import pytest
 
-from tests.cases import each_case
 from xmc_jax import methods
 from xmc_jax.config import checks
 from xmc_jax.errors import ConfigError
@@ -83,13 +82,13 @@ def test_presets_pass_the_checks():
     assert config.name == name
 
 
-@each_case("module", {id(module): module for module, _ in PRESETS.values()}.values(), ids=str)
+@pytest.mark.parametrize("module", {id(module): module for module, _ in PRESETS.values()}.values(), ids=str)
 def test_the_first_preset_is_the_default(module):
   first = next(iter(module.PRESETS))
   assert module.get_config().to_dict() == module.get_config(first).to_dict()
 
 
-@each_case("module", {id(module): module for module, _ in PRESETS.values()}.values(), ids=str)
+@pytest.mark.parametrize("module", {id(module): module for module, _ in PRESETS.values()}.values(), ids=str)
 def test_unknown_presets(module):
   first = next(iter(module.PRESETS))
   with pytest.raises(ConfigError, match=f"did you mean '{first}'"):

@@ -10,7 +10,6 @@ import zipfile
 
 import numpy as np
 import pytest
-from cases import each_case
 
 from tests import tiny_runs
 from xmc_jax import console, data, methods, models, sanitize
@@ -95,7 +94,7 @@ def imports(path: pathlib.Path) -> set[str]:
   return found
 
 
-@each_case("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_source_can_run_what_a_file_says(path):
   risky = {"yaml", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch", "tensorflow", "code"}
   assert not imports(path) & risky
@@ -275,7 +274,7 @@ def test_weights_with_metadata_are_read(tmp_path):
   np.testing.assert_array_equal(found["w"], [[0, 1], [2, 3]])
 
 
-@each_case(
+@pytest.mark.parametrize(
   "value",
   [
     pytest.param(b"cos\nsystem\n(X\x04\x00\x00\x00truetR", id="a function"),
@@ -341,7 +340,7 @@ def test_prepared_data_names_no_file_elsewhere(trained, tmp_path, name):
     assert not (tmp_path / "run").exists()
 
 
-@each_case("name", ["..", "../../x", "/tmp/x", "a/../../x", "."])
+@pytest.mark.parametrize("name", ["..", "../../x", "/tmp/x", "a/../../x", "."])
 def test_a_runs_name_stays_below_runs(name):
   config = methods.default_config()
   config.name = name
@@ -349,7 +348,7 @@ def test_a_runs_name_stays_below_runs(name):
     methods.check_config(config)
 
 
-@each_case("path", ["../other", "/etc", "a/../../b", "\0"])
+@pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", "\0"])
 def test_an_encoders_modules_are_in_its_folder(tmp_path, path):
   folder = tiny_runs.tiny_bert(tmp_path / "bert")
   modules = [{"idx": 0, "name": "0", "path": path, "type": "sentence_transformers.models.Transformer"}]
@@ -481,7 +480,7 @@ def test_predictions_hold_no_control_characters_and_lose_none():
 # Trees of a fusion, which are walked until a leaf.
 
 
-@each_case(
+@pytest.mark.parametrize(
   "change",
   [
     {"left": [0, -1, -1]},

@@ -6,7 +6,7 @@ import pathlib
 import re
 import sys
 
-from cases import each_case
+import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "xmc_jax"
@@ -70,7 +70,7 @@ def shown(path: pathlib.Path) -> str:
 
 FILES = sources("xmc_jax")
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
-EACH_FILE = each_case("path", FILES, ids=shown)
+EACH_FILE = pytest.mark.parametrize("path", FILES, ids=shown)
 
 
 def room_of(path: pathlib.Path) -> str:
@@ -144,7 +144,7 @@ def test_libraries_stay_in_their_room(path):
     assert top != "tests" and top != "experiments", f"{shown(path)}:{line} imports {name}"
 
 
-@each_case("place", LIGHT)
+@pytest.mark.parametrize("place", LIGHT)
 def test_light_modules_load_no_jax(place):
   """At the top of the file, for those two that import the rest when it is needed."""
   tree = TREES[PACKAGE / place]

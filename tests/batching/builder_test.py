@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
-from cases import each_case
 
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.epochs import num_clusters
@@ -69,7 +68,7 @@ SPECS = [
 ]
 
 
-@each_case("spec", SPECS, ids=str)
+@pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_a_batch_is_a_function_of_seed_and_step(spec):
   one, other = _builder(spec), _builder(spec)
   forwards = [one.build(step) for step in range(9)]
@@ -157,7 +156,7 @@ def test_a_frozen_pool_grows_where_a_batch_needs_it():
   assert sum(np.sum(batch.columns >= 0) for batch in found) == len(rows)
 
 
-@each_case("spec", [ALL, IN_BATCH], ids=str)
+@pytest.mark.parametrize("spec", [ALL, IN_BATCH], ids=str)
 def test_padding_rows_carry_nothing(spec):
   builder = _builder(spec)
   batch = builder.build(builder.steps_per_epoch - 1)
@@ -169,7 +168,7 @@ def test_padding_rows_carry_nothing(spec):
   assert np.all(lengths[padding] == 0)
 
 
-@each_case("spec", SPECS, ids=str)
+@pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_rows_stand_beside_their_own_tokens(spec):
   builder = _builder(spec)
   table = builder._queries
@@ -186,7 +185,7 @@ def test_rows_stand_beside_their_own_tokens(spec):
     assert at == B
 
 
-@each_case("spec", SPECS, ids=str)
+@pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_sampled_positives_are_true_and_their_weights_add_up_to_one(spec):
   builder = _builder(spec)
   for step in range(2 * builder.steps_per_epoch):
@@ -224,7 +223,7 @@ def test_positives_are_sampled_by_weight():
   assert abs(pools.count(8) - 1500) < 5 * 2000**0.5 * (3 / 16) ** 0.5  # sampling_weights of 9 to 3
 
 
-@each_case("spec", [IN_BATCH, IN_BATCH._replace(num_positives=0)])
+@pytest.mark.parametrize("spec", [IN_BATCH, IN_BATCH._replace(num_positives=0)])
 def test_relevances_are_weights_on_average(spec):
   """One positive is sampled in proportion to them; where all count, they are the weights."""
   truth = sp.csr_matrix(([0.5, 1.5], ([0, 0], [2, 8])), shape=(1, L))
@@ -241,8 +240,8 @@ def test_relevances_are_weights_on_average(spec):
     np.testing.assert_allclose(np.sort(batch.weights[some]), [0.25, 0.75])
 
 
-@each_case("negatives", [0, 5, 1000])
-@each_case("positives", [1, 3, 0])
+@pytest.mark.parametrize("negatives", [0, 5, 1000])
+@pytest.mark.parametrize("positives", [1, 3, 0])
 def test_a_pool_holds_the_sampled_positives_and_the_random_negatives(positives, negatives):
   builder = _builder(BatchSpec("in_batch", positives, negatives))
   for step in range(builder.steps_per_epoch):
@@ -270,7 +269,7 @@ def test_random_negatives_come_from_everywhere():
   assert seen - {-1} == set(range(L))
 
 
-@each_case("spec", SPECS, ids=str)
+@pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_excluded_pairs_are_mapped(spec):
   builder = _builder(spec)
   found = 0
@@ -299,7 +298,7 @@ def test_a_pair_that_is_true_and_excluded_is_no_positive():
   assert truth.nnz == 4 and left == [[0, 1, 0], [0, 0, 0], [0, 0, 1]]
 
 
-@each_case("axes", [(1, 1), (2, 1), (1, 4), (2, 4)])
+@pytest.mark.parametrize("axes", [(1, 1), (2, 1), (1, 4), (2, 4)])
 def test_all_labels_stand_once_each_beside_their_texts(axes):
   builder = _builder(ALL, data_axis=axes[0], label_axis=axes[1])
   columns, num_shards = builder.label_columns, axes[0] * axes[1]
@@ -355,7 +354,7 @@ def _shortlist(builder, width, seed=0):
   return listed
 
 
-@each_case("num_random", [0, 2])
+@pytest.mark.parametrize("num_random", [0, 2])
 def test_hard_negatives_come_from_the_rows_own_shortlists(num_random):
   builder = _builder(BatchSpec("in_batch", 1, num_random, num_hard_negatives=3))
   listed = _shortlist(builder, 6)
@@ -383,7 +382,7 @@ def test_without_a_shortlist_the_pool_has_no_room_for_hard_negatives():
   assert len(later.columns) > len(hard.build(0).columns)
 
 
-@each_case("spec", [ALL, IN_BATCH, BatchSpec("in_batch", 0, 3)], ids=str)
+@pytest.mark.parametrize("spec", [ALL, IN_BATCH, BatchSpec("in_batch", 0, 3)], ids=str)
 def test_a_batch_larger_than_the_data_and_a_single_label(spec):
   builder = _builder(spec, num_points=5, num_labels=1, most=1, filtered=0, batch_size=64)
   assert builder.steps_per_epoch == 1
@@ -434,7 +433,7 @@ def _true(builder, batch):
   return {row: set(builder._truth[row].indices.tolist()) for row in batch.rows.tolist() if row >= 0}
 
 
-@each_case("num_hard", [0, 3])
+@pytest.mark.parametrize("num_hard", [0, 3])
 def test_all_positives_of_the_pool_are_found_whoever_brought_them(num_hard):
   """P_i^B of UniDEC, against its definition in plain Python."""
   builder = _builder(BatchSpec("in_batch", 2, num_hard_negatives=num_hard), most=6)
@@ -451,7 +450,7 @@ def test_all_positives_of_the_pool_are_found_whoever_brought_them(num_hard):
   assert brought_by_others > 0
 
 
-@each_case("size", [1, 7, 12, 20, 30])
+@pytest.mark.parametrize("size", [1, 7, 12, 20, 30])
 def test_a_full_pool_drops_hard_negatives_first_and_counts(size):
   spec = BatchSpec("in_batch", 1, num_hard_negatives=3, pool_size=size)
   builder, free = _builder(spec), _builder(spec._replace(pool_size=0))
@@ -500,8 +499,8 @@ def test_without_hard_negatives_other_positives_fill_the_pool():
     assert batch.dropped.tolist() == [0, 0]
 
 
-@each_case("data_axis", [1, 4])
-@each_case("num_points, batch_size", [(50, 16), (50, 64), (7, 4), (1, 4), (64, 8), (3, 1)])
+@pytest.mark.parametrize("data_axis", [1, 4])
+@pytest.mark.parametrize("num_points, batch_size", [(50, 16), (50, 64), (7, 4), (1, 4), (64, 8), (3, 1)])
 def test_a_cluster_is_a_batch(num_points, batch_size, data_axis):
   spec = BatchSpec("in_batch", 1, batch_is_cluster=True)
   builder = _builder(spec, num_points=num_points, batch_size=batch_size, data_axis=data_axis, filtered=1)
@@ -526,7 +525,7 @@ def test_a_cluster_is_a_batch(num_points, batch_size, data_axis):
   assert max(sizes) - min(sizes) <= 1
 
 
-@each_case(
+@pytest.mark.parametrize(
   "num_points, size, expected",
   [(100, 4, 32), (128, 4, 32), (129, 4, 64), (3, 4, 1), (5, 4, 2), (1, 1, 1), (0, 4, 1), (2**20, 1, 2**20)],
 )

@@ -3,9 +3,9 @@
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import scipy.sparse as sp
 import tiny_runs
-from cases import each_case
 
 from xmc_jax.batching import graph_anchors as links_module
 from xmc_jax.batching.builder import BatchBuilder
@@ -118,7 +118,7 @@ def test_room_is_for_what_weights_sample():
   assert links_module._usual_number(GraphEdges(None, nothing, sampling_weights[:0]), np.ones(3)) == 1
 
 
-@each_case("num_shards", [1, 2, 8])
+@pytest.mark.parametrize("num_shards", [1, 2, 8])
 def test_shapes_do_not_depend_on_what_was_sampled(num_shards):
   _, sampler = _sampler(_graph(1), num_shards=num_shards)
   shapes = set()

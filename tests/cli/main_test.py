@@ -15,7 +15,6 @@ import warnings
 
 import pytest
 from absl import flags
-from cases import each_case
 
 from tests import blocked_imports, tiny_runs
 from xmc_jax import data, main, methods
@@ -170,7 +169,7 @@ def test_help_is_light_and_succeeds():
     assert word in ended.stdout
 
 
-@each_case(
+@pytest.mark.parametrize(
   "arguments, words",
   [
     ([], "--config is missing; for instance --config=experiments/dexml.py"),
@@ -216,7 +215,7 @@ def test_refusals_that_need_no_jax(arguments, words):
   assert len(said) == 1
 
 
-@each_case(
+@pytest.mark.parametrize(
   "arguments, words",
   [
     ([DEXML, "--config.train.batchsize=3"], "did you mean 'train.batch_size'?"),
@@ -271,13 +270,13 @@ QUICK = FAULTS[::4]
 SLOW = [fault for fault in FAULTS if fault not in QUICK]
 
 
-@each_case("text, words", QUICK)
+@pytest.mark.parametrize("text, words", QUICK)
 def test_config_files_with_faults(tmp_path, text, words):
   _assert_fault_is_one_line(tmp_path, text, words)
 
 
 @pytest.mark.slow
-@each_case("text, words", SLOW)
+@pytest.mark.parametrize("text, words", SLOW)
 def test_config_files_with_other_faults(tmp_path, text, words):
   _assert_fault_is_one_line(tmp_path, text, words)
 
@@ -303,7 +302,7 @@ def test_a_config_from_another_folder_says_what_it_misses(tmp_path):
 # What a user can get wrong behind the checks.
 
 
-@each_case(
+@pytest.mark.parametrize(
   "overrides, words",
   [
     ({"data.path": "/nowhere/at_all"}, "/nowhere/at_all: no such file"),
@@ -394,7 +393,7 @@ def test_two_trainings_in_one_folder(command, folder, tmp_path):
   assert re.search(rf": process {os.getpid()} on \S+ trains in this folder; wait for it, or stop it$", line)
 
 
-@each_case("flag", [DEXML, "--k=3"])
+@pytest.mark.parametrize("flag", [DEXML, "--k=3"])
 def test_evaluate_takes_nothing_that_it_would_ignore(command, trained, flag):
   line = command("--mode=evaluate", f"--workdir={trained}", flag).line()
   assert "takes its settings from the run" in line and f"leave {flag.partition('=')[0]} out" in line
@@ -424,8 +423,8 @@ def test_places_that_cannot_be_written(command, folder, trained, tmp_path):
   assert "cannot be written" in line
 
 
-@each_case("mode", ["evaluate", "predict"])
-@each_case(
+@pytest.mark.parametrize("mode", ["evaluate", "predict"])
+@pytest.mark.parametrize(
   "name, text, words",
   [
     ("config.json", None, "no such file"),
@@ -647,7 +646,7 @@ def test_a_file_is_read_by_settings_of_its_own(command, trained, tmp_path):
   assert row["text"] == "bärn mive"
 
 
-@each_case(
+@pytest.mark.parametrize(
   "arguments, words",
   [
     (["evaluate", "--config.data.text=x"], "--config.data.text reads --input=FILE, which is missing"),
@@ -695,7 +694,7 @@ def test_a_comparison_by_other_scores(command, folder, trained, tmp_path):
   assert f"written to {trained}/report/compare_lexical_memory.html" in ended.out
 
 
-@each_case("arguments", [(), ("--documents",)])
+@pytest.mark.parametrize("arguments", [(), ("--documents",)])
 def test_standard_input_is_read_as_a_file_is(command, trained, tmp_path, monkeypatch, arguments):
   (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfbarn\nna\xefve\n")
   use = ("--mode=predict", f"--workdir={trained}", *arguments)

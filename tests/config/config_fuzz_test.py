@@ -12,7 +12,6 @@ import warnings
 import ml_collections
 import pytest
 from absl import flags
-from cases import each_case
 
 from tests import tiny_runs
 from tests.cli.main_test import DEXML, child
@@ -192,7 +191,7 @@ def test_pairs_of_values():
   assert accepted > 150
 
 
-@each_case(
+@pytest.mark.parametrize(
   "spoil, words",
   [
     (
@@ -251,7 +250,7 @@ def told(monkeypatch):
   return run
 
 
-@each_case("section", ("", "data", "encoder", "method", "train", "eval"))
+@pytest.mark.parametrize("section", ("", "data", "encoder", "method", "train", "eval"))
 def test_any_text_on_the_command_line(told, section):
   for key in (key for key in DEFAULT if key.partition(".")[0] == section or (not section and "." not in key)):
     _assert_told(told, key)
@@ -271,7 +270,7 @@ def _assert_told(told, key):
     assert repr(key) in told(f"--config.{wrong}=1")
 
 
-@each_case(
+@pytest.mark.parametrize(
   "argument, words",
   [
     ("--config.=x", "config has no key ''; there are"),

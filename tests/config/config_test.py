@@ -9,7 +9,6 @@ import re
 
 import hypothesis
 import pytest
-from cases import each_case
 from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
@@ -144,7 +143,7 @@ def test_choices_are_those_of_the_rooms():
   assert set(Options._fields) <= set(methods.default_config().data)
 
 
-@each_case("key", ["name", "encoder.name", "method.name", "data.text"])
+@pytest.mark.parametrize("key", ["name", "encoder.name", "method.name", "data.text"])
 def test_texts_that_must_not_be_empty(key):
   assert f"{key} is empty" in refusal(methods.check_config, made(**{key: "  "}))
 
@@ -152,7 +151,7 @@ def test_texts_that_must_not_be_empty(key):
 # Values that must agree.
 
 
-@each_case(
+@pytest.mark.parametrize(
   "temperature, unit, limit",
   [
     *((temperature, True, "at most 0.5") for temperature in (0.51, 1.0, 20.0)),
@@ -171,15 +170,15 @@ def test_temperatures_of_unit_vectors_and_of_raw_products(temperature, unit, lim
   assert len(remedies(refusal(methods.check_config, made(**settings)))) == 3
 
 
-@each_case("unit", [True, False])
-@each_case("temperature", [0.0, -1.0, math.nan])
+@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
 def test_no_override_for_a_temperature_that_is_none(unit, temperature):
   wrong = {"method.temperature": temperature, "encoder.normalize": unit, "method.allow_any_temperature": True}
   assert_refused(wrong, "must be more than 0")
   assert_refused(wrong | {"method.allow_any_temperature": False}, "must be more than 0")
 
 
-@each_case(
+@pytest.mark.parametrize(
   "batch, devices, nearest",
   [(1098, 4, 1100), (3, 8, 8), (1, 2, 2), (1023, 8, 1024), (2**31 - 1, 2, 2**31 - 2), (9, 6, 12)],
 )
@@ -199,12 +198,12 @@ def test_more_hard_negatives_than_are_listed():
   )
 
 
-@each_case("key", ["method.num_random_negatives", "method.num_hard_negatives"])
+@pytest.mark.parametrize("key", ["method.num_random_negatives", "method.num_hard_negatives"])
 def test_negatives_beside_all_labels(key):
   assert_refused({key: 5}, f"{key} = 5", "method.labels = 'all'")
 
 
-@each_case("metric, depth", [("R@100", 100), ("R@10", 10), ("nDCG@5", 5), ("P@3", 3)])
+@pytest.mark.parametrize("metric, depth", [("R@100", 100), ("R@10", 10), ("nDCG@5", 5), ("P@3", 3)])
 def test_metric_deeper_than_what_is_kept(metric, depth):
   methods.check_config(made(**{"eval.metric": metric, "eval.k": depth}))
   wrong = {"eval.metric": metric, "eval.k": depth - 1}
@@ -215,7 +214,7 @@ def test_early_stopping_without_validation_rows():
   assert_refused({"train.early_stop_evals": 3, "data.num_validation": 0}, "train.early_stop_evals = 3")
 
 
-@each_case(
+@pytest.mark.parametrize(
   "wrong",
   [
     {"encoder.pooling": "cls"},
@@ -237,7 +236,7 @@ def test_a_gru_has_an_even_width():
 # Keys.
 
 
-@each_case(
+@pytest.mark.parametrize(
   "key, words",
   [
     ("trian.batch_size", "did you mean 'train.batch_size'?"),
@@ -270,7 +269,7 @@ def test_keys_that_a_config_file_adds_or_lacks():
   assert "config.train is a section" in refusal(methods.check_config, config)
 
 
-@each_case("config", [None, 3, "x", [], object(), methods.default_config().to_dict()])
+@pytest.mark.parametrize("config", [None, 3, "x", [], object(), methods.default_config().to_dict()])
 def test_what_is_no_config(config):
   assert "get_config() gave" in refusal(methods.check_config, config)
 
@@ -360,7 +359,7 @@ def test_the_shortest_length_holds_a_token():
 # Durations, dumps, run folders.
 
 
-@each_case(
+@pytest.mark.parametrize(
   "epochs, per_epoch, expected",
   [(0, 10, 0), (0.0, 10, 0), (1, 10, 10), (0.5, 10, 5), (0.001, 10, 1), (2.5, 3, 8), (100, 1, 100)],
 )
@@ -408,7 +407,7 @@ def test_a_setting_of_another_method_is_told_whose_it_is():
   assert message == "config has no key 'method.prototype_width': it is a setting of method.name = 'prime'"
 
 
-@each_case(
+@pytest.mark.parametrize(
   "content, words",
   [
     (b"", "not readable as a run's config"),
@@ -439,7 +438,7 @@ def test_read_of_damaged_files(tmp_path, content, words):
   assert words in message and str(path) in message
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("name", "path", "expected"),
   [
     ("dexml-debian", "", "dexml-debian"),

@@ -8,7 +8,6 @@ import shutil
 import numpy as np
 import pytest
 import tiny_runs
-from cases import each_case
 
 from tests.golden_test import PRESETS
 from xmc_jax import config as configs
@@ -51,7 +50,7 @@ def write_table(path: pathlib.Path, num_rows: int, num_labels: int = 40) -> path
 # The rule.
 
 
-@each_case(
+@pytest.mark.parametrize(
   "num_labelled, held_out",
   [
     *[(9_914, 991), (600, 60), (500, 50), (300, 30), (10_000, 1000), (9_996, 1000), (1_779_881, 1000)],
@@ -75,7 +74,7 @@ def test_automatic_is_the_default_and_other_numbers_stay():
     methods.check_config(made(**{"data.num_validation": -2}))
 
 
-@each_case(
+@pytest.mark.parametrize(
   "rows, data_axis, size",
   [  # 16 steps or more of an epoch, in powers of two; 8 rows at least, where there are so many
     *[(270, 1, 16), (256, 1, 16), (255, 1, 8), (128, 1, 8), (127, 1, 8), (8, 1, 8), (7, 1, 4), (4, 1, 4)],
@@ -127,7 +126,7 @@ def test_one_line_says_what_was_chosen():
     assert fit_to_size.note(same, fit_to_size.fitted(same, 9_914, 11_438), 9_914, 11_438) == ""
 
 
-@each_case("name", PRESETS)
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_passes_the_checks_on_300_rows_and_40_labels(name):
   module, preset = PRESETS[name]
   config = module.get_config(preset)
@@ -275,7 +274,7 @@ def test_preparing_and_planning_say_the_same(folder, capsys):
   assert lines(capsys) == ["note: fitted to 60 labels: eval.k=60"]
 
 
-@each_case("name", [name for name in PRESETS if name.endswith("-debian")])
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.endswith("-debian")])
 def test_every_default_can_be_planned_for_300_rows_and_40_labels(name):
   config = fit_to_size.fitted(PRESETS[name][0].get_config(), 300, 40)
   config.plan.num_points, config.plan.num_labels = 300, 40

@@ -12,7 +12,6 @@ import openpyxl
 import pytest
 import sample_folders as samples
 import scipy.sparse
-from cases import each_case
 from sample_folders import refused
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -45,15 +44,15 @@ def check_content(dataset):
   assert rows_of(graph.label_edges) == [sorted(row) for row in samples.LABEL_EDGES]
 
 
-@each_case("end", ["", ".gz"])
-@each_case("layout", samples.LAYOUTS)
+@pytest.mark.parametrize("end", ["", ".gz"])
+@pytest.mark.parametrize("layout", samples.LAYOUTS)
 def test_layouts_agree(layout, end, tmp_path):
   dataset = data.load(samples.LAYOUTS[layout](tmp_path / "set", end))
   check_content(dataset)
   assert dataset.name == "set"
 
 
-@each_case("layout", ["raw_json", "index", "parquet"])
+@pytest.mark.parametrize("layout", ["raw_json", "index", "parquet"])
 def test_counts(layout, tmp_path):
   manifest = data.load(samples.LAYOUTS[layout](tmp_path / "set")).manifest
   counts = manifest["counts"]
@@ -143,7 +142,7 @@ def test_missing_filters_and_empty_ones(tmp_path):
   assert dataset.train.filter.nnz == dataset.test.filter.nnz == 0
 
 
-@each_case("missing", ["trn", "lbl"])
+@pytest.mark.parametrize("missing", ["trn", "lbl"])
 def test_graph_with_one_side(missing, tmp_path):
   folder = samples.index(tmp_path)
   (folder / f"kind_{missing}_X_Y.txt").unlink()
@@ -201,7 +200,7 @@ def test_windows_letters_are_read_and_said_once(tmp_path):
   assert list(data.load(folder).test.texts) == ["caf\x81", "", "plain"]
 
 
-@each_case(("end", "pack"), [(".bz2", bz2.compress), (".xz", lzma.compress), (".zip", None)])
+@pytest.mark.parametrize(("end", "pack"), [(".bz2", bz2.compress), (".xz", lzma.compress), (".zip", None)])
 def test_packed_files(end, pack, tmp_path):
   content = b"title,label\nx,a\n"
   path = tmp_path / f"train.csv{end}"
@@ -222,7 +221,7 @@ def test_archives_of_many_files(tmp_path):
   refused(tmp_path, "train.csv.zip: expected one file in the archive, found 2; unpack it")
 
 
-@each_case("encoding", ["utf-16", "utf-16-le", "gb18030"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "gb18030"])
 def test_other_encodings(encoding, tmp_path):
   path = samples.write(tmp_path / "t.csv", 'title,label\r\n"番茄, \u2028 x\ny",a\r\n'.encode(encoding))
   read = data.load(path, test_fraction=0, encoding="" if encoding == "utf-16" else encoding)
@@ -243,7 +242,7 @@ def test_encodings_that_cannot_be(tmp_path):
 _CELLS = ("plain", '"peloton best', '"oven" choose', '"Heroes"', "x", "y", 'seeds heron"', "z")
 
 
-@each_case("num", range(2, len(_CELLS) + 1))
+@pytest.mark.parametrize("num", range(2, len(_CELLS) + 1))
 def test_quotation_marks_that_are_letters_swallow_no_row(num, tmp_path):
   rows = samples.lines(f"{cell}\ta" for cell in _CELLS[:num])
   path = samples.write(tmp_path / "t.tsv", f"title\tlabel\n{rows}")
@@ -252,7 +251,7 @@ def test_quotation_marks_that_are_letters_swallow_no_row(num, tmp_path):
   assert any("t.tsv: quotation marks are letters" in notice for notice in read.manifest["notices"])
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("text", "texts"),
   [
     ('title\tlabel\n"a ""b"""\ta\n"c"\ta\n', ['a "b"', "c"]),
@@ -282,13 +281,13 @@ def test_a_quote_that_swallows_rows_is_said(tmp_path):
   assert any(notice.startswith(said) for notice in data.load(path, test_fraction=0).manifest["notices"])
 
 
-@each_case("text", ["Dear Anna,\nall well, thanks,\nBert", "1, 2\n3, 4", "a\nb,c\nd"])
+@pytest.mark.parametrize("text", ["Dear Anna,\nall well, thanks,\nBert", "1, 2\n3, 4", "a\nb,c\nd"])
 def test_prose_of_several_lines_swallows_no_row(text, tmp_path):
   path = samples.table(tmp_path / "t.csv", [{"title": text, "label": "x"}])
   assert not any("quoting" in notice for notice in data.load(path, test_fraction=0).manifest["notices"])
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("mark", "rows"),
   [
     (";", ["Titel;Preis, EUR;Tags", "Bier;3;x", "Wein, rot;3,50;y"]),
@@ -304,7 +303,7 @@ def test_the_separator_gives_all_rows_as_many_columns(mark, rows, tmp_path):
   assert names == next(csv.reader(rows[:1], delimiter=mark))
 
 
-@each_case("first", ["title;label", "sep=;\ntitle;label", "title\tlabel", "title|label"])
+@pytest.mark.parametrize("first", ["title;label", "sep=;\ntitle;label", "title\tlabel", "title|label"])
 def test_columns_separated_otherwise(first, tmp_path):
   mark = next(mark for mark in ";\t|" if mark in first)
   path = samples.write(tmp_path / "t.csv", f"{first}\nx{mark}a, b\ny, z{mark}c\n")
@@ -341,7 +340,7 @@ def test_single_table_is_split_by_fraction_and_seed(tmp_path):
   refused(path, "--config.data.test_fraction=1.5: expected a share", error=ConfigError, test_fraction=1.5)
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("name", "text"),
   [
     ("t.json", '\ufeff [{"title": "x",\n "label": ["a", "b"]},\n\n {"title": "y"}]'),
@@ -439,7 +438,7 @@ def test_settings_beside_a_table_are_no_tables(tmp_path):
   assert list(data.load(tmp_path, test_fraction=0).train.texts) == ["x"]
 
 
-@each_case("name", ["labels.csv", "subjects.csv"])
+@pytest.mark.parametrize("name", ["labels.csv", "subjects.csv"])
 def test_a_folder_of_texts_says_how_to_go_on(name, tmp_path):
   for number in range(9):
     samples.write(tmp_path / f"{number}.txt", "a text\n")
@@ -453,7 +452,7 @@ def test_many_files_make_a_short_line(tmp_path):
   refused(tmp_path, "several tables, part-0.csv, part-1.csv, part-10.csv, part-100.csv, ..., none of them")
 
 
-@each_case("with_test", [True, False])
+@pytest.mark.parametrize("with_test", [True, False])
 def test_a_validation_file_is_held_out(with_test, tmp_path):
   for stem, num in (("train", 10), ("validation", 3), *([("test", 2)] if with_test else [])):
     samples.write(tmp_path / f"{stem}.csv", "title,label\n" + "".join(f"{stem}{i},a\n" for i in range(num)))
@@ -568,7 +567,7 @@ def test_separators(tmp_path):
   assert list(data.load(path, test_fraction=0).labels.texts) == ["3", "1", "7"]
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("cells", "separator", "said"),
   [
     (["a b", "c d", "e, f"], "", "labels split at ',' in 1 of 3 rows"),

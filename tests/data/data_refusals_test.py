@@ -12,7 +12,6 @@ import pyarrow.parquet
 import pytest
 import sample_folders as samples
 import scipy.sparse
-from cases import each_case
 from sample_folders import refused
 
 from xmc_jax import data
@@ -103,7 +102,7 @@ CASES = [
 ]
 
 
-@each_case("case", CASES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_refusal(case, tmp_path):
   layout, name, content, line, *said = case
   folder = samples.LAYOUTS[layout](tmp_path)
@@ -129,7 +128,7 @@ def npz_of(**changes) -> bytes:
 ONE_DIMENSION = {"format": b"coo", "_is_array": True, "coords": np.zeros((1, 3), int), "shape": [5]}
 
 
-@each_case(
+@pytest.mark.parametrize(
   "changes, said",
   [
     ({"indptr": [0, 2, 1, 3]}, ": expected a matrix saved by scipy.sparse.save_npz (indptr decreases)"),
@@ -150,7 +149,7 @@ def test_npz_refusal(changes, said, tmp_path):
   refused(folder, "Y.tst.npz", said)
 
 
-@each_case("form", ["csc", "coo", "bsr", "dia"])
+@pytest.mark.parametrize("form", ["csc", "coo", "bsr", "dia"])
 def test_npz_in_any_form(form, tmp_path):
   folder = samples.pecos(tmp_path)
   before = data.load(folder)
@@ -163,7 +162,7 @@ def test_npz_in_any_form(form, tmp_path):
   np.testing.assert_array_equal(found, wanted)
 
 
-@each_case("member", ["data", "shape", "format", "indices"])
+@pytest.mark.parametrize("member", ["data", "shape", "format", "indices"])
 def test_a_pickle_in_npz_is_not_run(member, tmp_path):
   folder = samples.pecos(tmp_path)
   trap = np.array([samples.Trap(tmp_path / "sprung")] * 3, object)
@@ -189,7 +188,7 @@ def test_parquet_in_damaged_gzip(tmp_path):
   refused(folder, "trn.parquet.gz: expected a parquet file")
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("name", "text", "said"),
   [
     ("trn.json", GOOD + "x" * 200, "trn.json, line 2: expected lines of at most 0 MiB"),
@@ -249,7 +248,7 @@ def test_small_chunks_give_the_same(tmp_path, monkeypatch):
       np.testing.assert_array_equal(found.truth.toarray(), wanted.truth.toarray())
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("layout", "name", "said"),
   [
     ("raw_json", "tst.json", "tst.json (or .gz) is missing beside trn.json"),
@@ -283,7 +282,7 @@ def test_table_whose_labels_are_all_empty(tmp_path):
   refused(path, f"{path}: expected at least one label in column 'labels', found none", said)
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("options", "said"),
   [
     (
@@ -314,7 +313,7 @@ def test_label_table_without_texts(tmp_path):
   refused(path, said, "or call one 'text'", label_file="names.csv")
 
 
-@each_case("name", ["trn.json.gz", "lbl.json.gz"])
+@pytest.mark.parametrize("name", ["trn.json.gz", "lbl.json.gz"])
 def test_truncated_gzip(name, tmp_path):
   folder = samples.raw_json(tmp_path, ".gz")
   noise = samples.lines(json_row(title=os.urandom(40).hex(), target_ind=[0]).strip() for _ in range(3000))
@@ -339,7 +338,7 @@ def test_no_permission(tmp_path, monkeypatch):
   refused(folder, "_X_Y.txt: no permission to read this file")
 
 
-@each_case("number", [errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
 def test_disk_refuses(number, tmp_path, monkeypatch):
   folder = samples.index(tmp_path)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
+import pytest
 import sample_folders as samples
-from cases import each_case
 from sample_folders import refused
 
 from tests.data.data_layouts_test import rows_of
@@ -78,7 +78,7 @@ def test_shards_are_read_in_the_order_of_the_state(tmp_path):
 _CLASS = {"names": ["no", "yes"], "_type": "ClassLabel"}
 
 
-@each_case(
+@pytest.mark.parametrize(
   "feature",
   [
     _CLASS,
@@ -108,7 +108,7 @@ def test_one_class_a_row_and_rows_without_a_known_one(tmp_path):
   )
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("label_file", "texts", "notice"),
   [
     ("id,text\nyes,Agreed\nno,Refused\nor,Open\n", ["Agreed", "Refused", "Open"], "as keys of labels.csv"),
@@ -141,8 +141,8 @@ def test_illegible_metadata_leaves_numbers(tmp_path):
     assert list(data.load(path, test_fraction=0).labels.texts) == ["3"]
 
 
-@each_case("suffix", ["parquet", "jsonl", "csv.gz"])
-@each_case("place", ["", "data"])
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv.gz"])
+@pytest.mark.parametrize("place", ["", "data"])
 def test_shards_in_the_order_of_their_numbers(place, suffix, tmp_path):
   for number in range(12):
     path = tmp_path / place / f"train-{number:05}-of-00012.{suffix}"
@@ -175,7 +175,7 @@ def shards(folder: Path, *names: str) -> Path:
 TWO_SETS = "belong to two sets of shards; remove one"
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("names", "said"),
   [
     ("0-of-00003.csv 2-of-00003.csv", "set: expected 3 shards, such as train-00001-of-00003.csv, found 2"),
@@ -203,7 +203,7 @@ def test_a_shard_with_other_columns(tmp_path):
 NAMES = "state.json: expected names without folders in '_data_files', found"
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("files", "said"),
   [
     ({"state": "{"}, "state.json: expected one JSON object, as `datasets` writes it"),
@@ -220,7 +220,9 @@ def test_refusals_of_json_files(files, said, tmp_path):
   refused(saved(tmp_path / "set", **files), said)
 
 
-@each_case("name", ["../x.arrow", "/etc/x.arrow", "a/x.arrow", "..", "", "x\0.arrow", "..\\x.arrow", 7])
+@pytest.mark.parametrize(
+  "name", ["../x.arrow", "/etc/x.arrow", "a/x.arrow", "..", "", "x\0.arrow", "..\\x.arrow", 7]
+)
 def test_names_do_not_lead_out_of_the_folder(name, tmp_path):
   folder = saved(tmp_path / "set", state={"_data_files": [{"filename": name}]})
   samples.write(tmp_path / "x.arrow", (folder / "data-00000-of-00001.arrow").read_bytes())
@@ -229,7 +231,7 @@ def test_names_do_not_lead_out_of_the_folder(name, tmp_path):
   refused(tmp_path / "sets", "dataset_dict.json: expected names without folders in 'splits', found")
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("change", "said"),
   [
     (lambda content: content[:-1], ": expected the mark that ends an Arrow stream (a truncated download?)"),
@@ -248,7 +250,7 @@ def test_damaged_streams(change, said, tmp_path):
 OTHER = "expected texts, numbers or lists of them in column 'label', found"
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("label", "said"),
   [
     (pa.array([[7]]), "arrow, row 1: expected a class in [0, 5), or -1 for none, found '7'"),
@@ -264,7 +266,7 @@ def test_columns_of_other_types(label, said, tmp_path):
   refused(folder, said)
 
 
-@each_case("layout", ["arrow", "parquet"])
+@pytest.mark.parametrize("layout", ["arrow", "parquet"])
 def test_a_pickled_extension_type_is_not_loaded(layout, tmp_path):
   """As in CVE-2023-47248: the name of pyarrow's own type, and a pickle behind it."""
   payload = pickle.dumps(samples.Trap(tmp_path / "sprung"))

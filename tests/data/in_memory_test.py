@@ -6,7 +6,6 @@ import numpy as np
 import pandas
 import pytest
 import scipy.sparse as sp
-from cases import each_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,7 +85,7 @@ DENSE = np.array([[1, 1, 0], [0, 0, 0], [1, 0, 0], [0, 1, 1], [0, 0, 1]])
 LABELS = ["x", "y", "y"]  # two labels may have one text
 
 
-@each_case(
+@pytest.mark.parametrize(
   "labels",
   {
     "ids": IDS,
@@ -108,7 +107,9 @@ def test_ids_and_matrices_mean_the_same(labels, tmp_path):
   assert list(found.labels.texts) == LABELS
 
 
-@each_case("texts", [tuple(TEXTS), np.array([*TEXTS[1:], "x"]), Series(TEXTS), np.array(TEXTS, object)])
+@pytest.mark.parametrize(
+  "texts", [tuple(TEXTS), np.array([*TEXTS[1:], "x"]), Series(TEXTS), np.array(TEXTS, object)]
+)
 def test_kinds_of_sequences(texts, tmp_path):
   folder = data.write(tmp_path / "set", texts, NAMES)
   found = data.load(folder, cache_dir=tmp_path / "cache")
@@ -122,7 +123,7 @@ def test_one_label_for_each_text(reread):
   assert labels == ["7", "11"] and sets == [{"7"}, {"11"}, {"7"}, {"7"}, {"7"}]
 
 
-@each_case(
+@pytest.mark.parametrize(
   "labels, sets",
   [
     ([["v"], None, ["u", "v"], float("nan"), []], [{"v"}, set(), {"u", "v"}, set(), set()]),
@@ -135,7 +136,7 @@ def test_a_missing_value_is_a_text_without_labels(reread, labels, sets):
   assert reread(TEXTS, labels)[2][0] == sets
 
 
-@each_case(
+@pytest.mark.parametrize(
   "labels", [[[0], [1]], [[1, 0], [0, 1]], [[0, 1], [0]], [[0, 0], [2, 1]], [[-(2**63)], [2**63 - 1]]]
 )
 def test_ids_that_are_no_rows_of_a_matrix(labels):
@@ -192,7 +193,7 @@ def test_a_killed_write_leaves_no_mixture(tmp_path, monkeypatch):
     data.load(tmp_path)
 
 
-@each_case("name", ["lbl.json.tmp", "tst.json.tmp", "trn.json.tmp"])
+@pytest.mark.parametrize("name", ["lbl.json.tmp", "tst.json.tmp", "trn.json.tmp"])
 def test_what_a_killed_write_left_does_not_hinder_the_next(name, tmp_path):
   (tmp_path / name).write_text('{"title": "ha')
   data.write(tmp_path, TEXTS, NAMES)
@@ -245,7 +246,7 @@ REFUSED = {
 }
 
 
-@each_case("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED)
 def test_wrong_input_is_refused_in_one_line(name, tmp_path):
   args, keywords, message = REFUSED[name]
   with pytest.raises(DataError, match=message) as refused:
@@ -262,7 +263,7 @@ FORMS = {
 }
 
 
-@each_case("form", FORMS)
+@pytest.mark.parametrize("form", FORMS)
 def test_labels_come_back_in_their_form(form):
   """Each row keeps its order, which for predictions is best first."""
   labels = Labels(FORMS[form], 3)
@@ -281,7 +282,7 @@ def test_labels_come_back_in_their_form(form):
     assert space.decode(reversed_row, best[:1]) == [[space.keys[1], space.keys[0]]]
 
 
-@each_case("matrix", [DENSE, DENSE.astype(bool), sp.csr_matrix(DENSE), sp.csc_array(DENSE)])
+@pytest.mark.parametrize("matrix", [DENSE, DENSE.astype(bool), sp.csr_matrix(DENSE), sp.csc_array(DENSE)])
 def test_a_matrix_comes_back_as_one(matrix):
   labels = Labels(matrix, 5)
   space = LabelSpace.of(labels, ["a", "b", "c"])
@@ -297,7 +298,7 @@ def test_unknown_labels_of_a_test_are_columns_of_their_own():
   np.testing.assert_array_equal(found.toarray(), [[0, 1, 1, 0], [0, 0, 0, 1], [0, 0, 1, 0]])
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("labels", "label_texts", "classes"),
   [
     ([["b", "a"]], None, ["a", "b", "new"]),

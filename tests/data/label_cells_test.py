@@ -1,7 +1,7 @@
 """How label cells are written in files that people have, and what is said where a guess is doubtful."""
 
+import pytest
 import sample_folders as samples
-from cases import each_case
 from sample_folders import refused
 
 from tests.data.data_layouts_test import rows_of
@@ -24,7 +24,7 @@ def read(path, **options):
 BITS = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("kind", "cells"),
   [
     ("jsonl", BITS),
@@ -54,19 +54,21 @@ def test_rows_of_0_and_1_of_classes_with_names(tmp_path):
   assert texts == samples.LABELS and rows == [[texts[0], texts[2]], [texts[3]]]
 
 
-@each_case("cells", [[[0, 1], [0]], [[1], [0]], [[0, 1], [0, 1]], [[0, 1], []], [[0, 1], [1, 2]]])
+@pytest.mark.parametrize(
+  "cells", [[[0, 1], [0]], [[1], [0]], [[0, 1], [0, 1]], [[0, 1], []], [[0, 1], [1, 2]]]
+)
 def test_lists_of_ids_are_no_rows_of_0_and_1(cells, tmp_path):
   _, rows, _ = read(table(tmp_path / "train.jsonl", cells))
   assert list(map(sorted, rows)) == [[str(label) for label in cell] for cell in cells]
 
 
-@each_case("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_labels_of_lists_are_stripped_like_those_of_cells(kind, tmp_path):
   path = table(tmp_path / f"train.{kind}", [["a ", "b", ""], ["b ", " "], [" a", None], None])
   assert read(path)[:2] == (["a", "b"], [["a", "b"], ["b"], ["a"], []])
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("cells", "labels"),
   [
     (["['a', 'b c']", "[]", '["it\'s"]'], [["a", "b c"], [], ["it's"]]),
@@ -87,7 +89,7 @@ def test_cells_as_other_tools_write_them(cells, labels, tmp_path):
   assert list(map(sorted, read(table(tmp_path / "train.csv", cells))[1])) == list(map(sorted, labels))
 
 
-@each_case("cell", ["['a'", "[a, b]", "['a''b']", "['\\d']", "[['a']]"])
+@pytest.mark.parametrize("cell", ["['a'", "[a, b]", "['a''b']", "['\\d']", "[['a']]"])
 def test_damaged_lists_end_in_one_line(cell, tmp_path):
   refused(table(tmp_path / "train.csv", [cell]), "train.csv, line 2: expected ", "labels")
 
@@ -129,7 +131,7 @@ def test_what_makes_a_separator_doubtful_is_said(tmp_path):
 UNKNOWN = [*["x;y"] * 3, "new;x", *["old; newer"] * 2, "y"]
 
 
-@each_case("name", ["labels.txt", "labels.csv"])
+@pytest.mark.parametrize("name", ["labels.txt", "labels.csv"])
 def test_labels_that_the_label_file_lacks_are_counted_and_dropped_or_kept(name, tmp_path):
   table(tmp_path / "train.csv", UNKNOWN)
   samples.write(tmp_path / name, "y\nx\n" if name == "labels.txt" else "uri,label\ny,Why\nx,Ex\n")
@@ -155,7 +157,7 @@ def test_numbers_outside_a_file_of_texts_are_unknown_labels_too(tmp_path):
   assert read(tmp_path, unknown_labels="keep")[:2] == (["x", "y", "5", "2"], [["x", "5"], ["2"]])
 
 
-@each_case(
+@pytest.mark.parametrize(
   "columns",
   ["uri,label", "URI,prefLabel", "label_id,label", "code,term", "nr,bezeichnung", "nr,id,bezeichnung"],
 )
@@ -166,7 +168,7 @@ def test_files_of_labels_call_their_columns_differently(columns, tmp_path):
   assert read(tmp_path, **options)[:2] == (["Two", "One"], [["One"], ["Two"], ["Two"]])
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("names", "cells", "rows"),
   [
     ("d7 d9 x", ["d7 d9", "x"], [["d7", "d9"], ["x"]]),
@@ -183,7 +185,7 @@ def test_labels_that_are_known_tell_what_is_between(names, cells, rows, tmp_path
   assert read(tmp_path, unknown_labels="drop")[1] == rows
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("rows", "cells", "labels"),
   [
     ("notation,prefLabel 003,A 005,B 000,C 001,D", ["003", "001;000"], [["A"], ["C", "D"]]),

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import sample_folders as samples
-from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_folders import refused
@@ -38,7 +37,7 @@ def labels_of(folder: Path, **options) -> list[str]:
   return list(data.load(folder, test_fraction=0, **options).labels.texts)
 
 
-@each_case("kind", ["csv", "tsv", "xlsx", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "xlsx", "jsonl", "parquet"])
 def test_descriptions_and_ancestors_join_the_text(kind, tmp_path):
   folder = write_labels(tmp_path, kind, ANIMALS)
   assert labels_of(folder) == PLAIN
@@ -53,7 +52,7 @@ def test_descriptions_and_ancestors_join_the_text(kind, tmp_path):
 NUMBERED = [f"l{at}" for at in range(5)]
 
 
-@each_case(
+@pytest.mark.parametrize(
   "layout, keys",
   [
     ("raw_json", NUMBERED),
@@ -69,7 +68,7 @@ def test_labels_keep_the_names_that_a_layout_gives_them(layout, keys, tmp_path):
   assert list(found.label_keys) == keys and list(found.labels.texts) == samples.LABELS
 
 
-@each_case("kind", ["csv", "tsv", "xlsx", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "xlsx", "jsonl", "parquet"])
 def test_labels_keep_the_keys_of_their_table(kind, tmp_path):
   folder = write_labels(tmp_path, kind, ANIMALS)
   found = data.load(folder, test_fraction=0, label_parent="parent")
@@ -92,7 +91,7 @@ def test_what_is_not_read_is_said_with_its_setting(tmp_path):
   assert not [note for note in data.load(folder, **given).manifest["notices"] if "not read" in note]
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("columns", "options", "texts"),
   [
     ("name,description", {}, ["hairy", "loud"]),  # as before there was a setting
@@ -125,7 +124,7 @@ def test_labels_of_the_raw_layout(tmp_path):
   assert points.labels.texts[4] == "nobody's more" and points.train.texts[0] == samples.TRAIN[0][0]
 
 
-@each_case("layout", ["index", "pecos"])
+@pytest.mark.parametrize("layout", ["index", "pecos"])
 def test_a_table_of_labels_for_index_files(layout, tmp_path):
   folder = samples.LAYOUTS[layout](tmp_path)
   rows = [f'k{at},"{text}",{"k0" if at == 3 else ""}' for at, text in enumerate(samples.LABELS)]
@@ -138,7 +137,7 @@ def test_a_table_of_labels_for_index_files(layout, tmp_path):
   )
 
 
-@each_case("name", ["labels.txt", None])
+@pytest.mark.parametrize("name", ["labels.txt", None])
 def test_settings_without_columns(name, tmp_path):
   samples.write(tmp_path / "train.csv", "text,labels\na,x\n")
   if name:
@@ -151,7 +150,7 @@ def test_settings_without_columns(name, tmp_path):
 ENDLESS = "a parent that is not below the label itself, found"
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("rows", "options", "said"),
   [
     (

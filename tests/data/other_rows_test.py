@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import sample_folders as samples
-from cases import each_case
 
 from tests.data.data_layouts_test import rows_of
 from xmc_jax import data
@@ -62,7 +61,7 @@ def test_numbers_are_rows_only_if_the_runs_own_are(tmp_path, cells, keys):
     rows_from(own, path)
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("labels", "cells", "new", "truth"),
   [
     ("id,text\n7.0,a\n9.0,b\n", ["7.0", "9.0"], ["9", "7"], [[1], [0]]),
@@ -97,7 +96,7 @@ def test_test_rows_of_a_folder_and_its_own_keys(known, tmp_path):
   assert rows_of(rows_from(known, tmp_path / "other")[0].test.truth) == [[2]]
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("changed", "given", "text", "truth"),
   [
     ({}, {}, "a cat", [[1, 2], []]),
@@ -115,7 +114,9 @@ def test_what_was_guessed_is_not_guessed_again(known, tmp_path, changed, given, 
   assert found.test.texts[0] == text and rows_of(found.test.truth) == truth
 
 
-@each_case("name, expected", [("train.tsv", "none"), ("train.txt", "none"), ("train.csv", "auto")])
+@pytest.mark.parametrize(
+  "name, expected", [("train.tsv", "none"), ("train.txt", "none"), ("train.csv", "auto")]
+)
 def test_quotation_marks_are_what_they_were_in_tables_of_one_kind(tmp_path, name, expected):
   mark, text = ("\t", '"a" b') if not name.endswith(".csv") else (",", "a b")
   path = samples.write(tmp_path / name, f"text{mark}labels\n{text}{mark}x|y\n")

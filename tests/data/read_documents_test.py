@@ -2,7 +2,6 @@
 
 import pytest
 import sample_folders as samples
-from cases import each_case
 
 from xmc_jax.data import Options, documents
 from xmc_jax.errors import DataError
@@ -33,7 +32,7 @@ def test_labels_of_fasttext_are_no_texts(tmp_path):
   assert set(notices) == {"new.txt: __label__ and what follows it is left out of the texts"}
 
 
-@each_case(
+@pytest.mark.parametrize(
   "notice, shown",
   [
     ("a: texts from 'b' (guessed; change with --config.data.text), c", "a: texts from 'b' (guessed), c"),
@@ -52,7 +51,7 @@ def test_bytes_that_are_not_utf_8_are_said(tmp_path):
   assert rows == [(None, "one"), (None, "naïve")] and notice.startswith("a.txt: not UTF-8 from line 2 on")
 
 
-@each_case(
+@pytest.mark.parametrize(
   "names",
   [("b/2.txt", "a.txt", "a.key", ".x.txt"), ("b/2.md", "a.txt", "a.key"), ("b/2.md", "a.html", "t.csv")],
 )
@@ -74,7 +73,7 @@ def test_files_of_a_folder_that_are_not_read_are_said(tmp_path):
 ROWS = [{"uid": 7, "title": "a\nb", "tags": "x"}, {"uid": 8, "title": "", "tags": ""}]
 
 
-@each_case("kind", ["csv", "tsv", "xlsx", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "xlsx", "jsonl", "parquet"])
 def test_a_table_is_read_by_the_runs_columns_with_its_ids(tmp_path, kind):
   path = samples.table(tmp_path / f"new.{kind}", ROWS)
   number = int if kind in ("jsonl", "parquet") else str
@@ -84,7 +83,7 @@ def test_a_table_is_read_by_the_runs_columns_with_its_ids(tmp_path, kind):
   assert read(path, text="title+tags")[0] == other
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("name", "content", "options", "texts"),
   [
     ("t.csv", "title\na, b\nc\n", {}, ["a, b", "c"]),
@@ -100,7 +99,7 @@ def test_tables_need_no_labels_and_no_header(name, content, options, texts, tmp_
   assert [text for _, text in rows] == texts
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("name", "whole", "expected"),
   [
     ("only", False, r"only: .* of documents, found only tables; give one, as --input=.*t\.csv$"),

@@ -5,7 +5,6 @@ import importlib
 import pathlib
 
 import pytest
-from cases import each_case
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "xmc_jax"
 # Examples of these need a trained run or files of the user's; the tests of their rooms show that they work.
@@ -27,7 +26,7 @@ MODULES = [
 
 
 @pytest.mark.slow
-@each_case("name", MODULES)
+@pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
   import jax
   import jax.numpy as jnp

@@ -8,7 +8,7 @@ import pathlib
 import re
 import types
 
-from cases import each_case
+import pytest
 
 from tests.docs.documents_test import FENCED, PAGES, ROOT, blocks
 
@@ -96,6 +96,6 @@ def test_a_name_that_is_not_there_is_found():
   assert missing_names("from xmc_jax import nothing") == ["xmc_jax.nothing"]
 
 
-@each_case("name", CODE)
+@pytest.mark.parametrize("name", CODE)
 def test_code_names_what_exists(name):
   assert not missing_names(CODE[name])

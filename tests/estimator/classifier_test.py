@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import sklearn
-from cases import each_case
 from sklearn.exceptions import NotFittedError
 
 import xmc_jax
@@ -104,7 +103,7 @@ def test_no_texts(fitted):
   assert fitted.predict([]) == [] and fitted.predict_proba([]).shape == (0, len(made_texts.NAMES))
 
 
-@each_case("kind", ["array", "one name", "ids", "csr", "indicator", "one id"])
+@pytest.mark.parametrize("kind", ["array", "one name", "ids", "csr", "indicator", "one id"])
 def test_labels_come_back_as_they_came(fitted, kind, monkeypatch):
   """Without training again: the run is that of names, whose columns are the same."""
   monkeypatch.setattr(
@@ -171,7 +170,7 @@ def test_it_prints_progress_if_asked(temporary, capfd):
   assert "texts to learn from" in said.err and "held-out texts: P@1" in said.err and not said.out
 
 
-@each_case("error", [KeyboardInterrupt, UserError("a full disk"), RuntimeError, SystemExit])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UserError("a full disk"), RuntimeError, SystemExit])
 def test_nothing_is_left_if_fit_fails(error, temporary, monkeypatch):
   def failing(*_, **__):
     assert any(temporary.rglob("trn.json"))
@@ -235,7 +234,7 @@ REFUSED = {
 }
 
 
-@each_case("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED)
 def test_a_parameter_that_cannot_work_is_named(name):
   parameters, message = REFUSED[name]
   with pytest.raises(UserError, match=message) as refused:

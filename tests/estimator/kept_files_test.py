@@ -15,7 +15,6 @@ import joblib
 import made_texts
 import numpy as np
 import pytest
-from cases import each_case
 
 import xmc_jax
 from xmc_jax.cli import commands
@@ -96,7 +95,7 @@ def test_a_forked_process_leaves_the_files(in_memory):
 ESCAPES = ["/etc/passwd", "../x", "a/../../x", "", "a//b", "./a", "a\\..\\x", "c:x", "a\0b", 3]
 
 
-@each_case("name", ESCAPES)
+@pytest.mark.parametrize("name", ESCAPES)
 def test_a_pickle_writes_only_into_its_own_folder(name, tmp_path):
   (tmp_path / "inside").mkdir()
   with pytest.raises(DataError, match="no file of a run; it was modified"):

@@ -8,7 +8,6 @@ import made_texts
 import numpy as np
 import pytest
 import sklearn
-from cases import each_case
 from sklearn.metrics import f1_score, make_scorer
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
@@ -89,7 +88,7 @@ def test_the_tags_say_texts():
   assert tags.target_tags.required and tags.target_tags.multi_output and tags.classifier_tags.multi_label
 
 
-@each_case("name", WITHOUT_TRAINING)
+@pytest.mark.parametrize("name", sorted(WITHOUT_TRAINING))
 def test_checks_without_training(name):
   estimator = of_numbers() if name != "check_parameters_default_constructible" else xmc_jax.XMCClassifier()
   getattr(estimator_checks, name)(type(estimator).__name__, estimator)

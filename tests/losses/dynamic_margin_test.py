@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax import losses
 
@@ -40,7 +39,7 @@ def value_and_grad(scores, labels, **options):
   return jax.value_and_grad(lambda s: loss(s).sum())(jnp.asarray(scores))
 
 
-@each_case(
+@pytest.mark.parametrize(
   "lead, expected",
   [
     (0.4, 0.0),  # the positive leads by more than either margin
@@ -136,7 +135,7 @@ def test_many_negatives_at_a_time():
   np.testing.assert_allclose(gradient, [gradient for _, gradient in rows], rtol=1e-3, atol=1e-7)
 
 
-@each_case("options", [{"minimum": -0.1}, {"minimum": 0.4}, {"num_negatives": 0}])
+@pytest.mark.parametrize("options", [{"minimum": -0.1}, {"minimum": 0.4}, {"num_negatives": 0}])
 def test_impossible_settings_are_refused(options):
   with pytest.raises(ValueError, match="minimum <= maximum"):
     losses.dynamic_margin([1.0, 0.0], [1, 0], **options)

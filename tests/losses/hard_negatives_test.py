@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import each_case
+import pytest
 
 from xmc_jax import losses
 
@@ -14,7 +14,7 @@ LOSSES = {
 }
 
 
-@each_case("name", list(LOSSES))
+@pytest.mark.parametrize("name", list(LOSSES))
 def test_a_compiled_loss_selects_and_does_not_sort_whole_rows(name):
   scores, labels = jnp.zeros((8, 512)), jnp.zeros((8, 512), jnp.int32)
   step = jax.jit(jax.value_and_grad(lambda scores: LOSSES[name](scores, labels).sum()))

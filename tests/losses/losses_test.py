@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax import losses
 
@@ -92,8 +91,8 @@ name_of = lambda loss: loss.__name__
 WEIGHTED = [loss for loss in REFERENCES if loss is not losses.binary]
 # A dynamic margin is a constant for the gradient, which is then not the slope: dynamic_margin_test has it.
 SLOPED = [loss for loss in REFERENCES if loss is not losses.dynamic_margin]
-every_loss = each_case("loss", REFERENCES, ids=name_of)
-weighted_loss = each_case("loss", WEIGHTED, ids=name_of)
+every_loss = pytest.mark.parametrize("loss", REFERENCES, ids=name_of)
+weighted_loss = pytest.mark.parametrize("loss", WEIGHTED, ids=name_of)
 
 
 def reference(loss, scores, labels, where, weights=None):
@@ -181,7 +180,7 @@ def test_a_masked_column_is_as_if_not_there(loss):
 
 
 @every_loss
-@each_case("junk", [np.nan, np.inf, -np.inf, 1e38, -1e38])
+@pytest.mark.parametrize("junk", [np.nan, np.inf, -np.inf, 1e38, -1e38])
 def test_masked_scores_reach_neither_value_nor_gradient(loss, junk):
   scores = np.array([[0.5, junk, -1.0, junk], [junk] * 4], np.float32)
   labels = np.array([[1, 1, 0, 0], [1, 1, 0, 0]])
@@ -211,8 +210,8 @@ def test_masked_weights_and_labels_are_not_read(loss):
 
 
 @every_loss
-@each_case("size", [1.0, 1e2, 1e4])
-@each_case("labels", [[1, 0, 0, 0], [1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1]])
+@pytest.mark.parametrize("size", [1.0, 1e2, 1e4])
+@pytest.mark.parametrize("labels", [[1, 0, 0, 0], [1, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1]])
 def test_extreme_scores_give_finite_values_and_gradients(loss, size, labels):
   signs = np.array([[1, 1, 1, 1], [-1, -1, -1, -1], [1, -1, 1, -1], [-1, 1, -1, 1]], np.float32)
   labels = np.tile(labels, (4, 1))
@@ -230,7 +229,7 @@ def test_a_loss_of_thousands_has_its_full_gradient(loss):
 
 
 @weighted_loss
-@each_case(
+@pytest.mark.parametrize(
   "labels, weights, where",
   [
     ([0, 0, 0], None, None),  # no positive
@@ -292,7 +291,7 @@ def test_low_precision_scores_are_computed_in_float32(loss):
 
 
 @every_loss
-@each_case("dtype", [bool, np.int8, np.float32])
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.float32])
 def test_labels_of_any_type(loss, dtype):
   scores, labels = np.array([[1.0, 0.0, 2.0]], np.float32), np.array([[1, 0, 1]])
   np.testing.assert_array_equal(loss(scores, labels.astype(dtype)), loss(scores, labels))

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax.losses import margin, margin_from_positives
 
@@ -54,7 +53,7 @@ CASES = [
   {"num_positives": 99, "num_negatives": 99},
   {"num_negatives": 1, "num_positives": 1},
 ]
-every_case = each_case("case", CASES, ids=lambda case: "-".join(map(str, case.values())) or "-")
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())) or "-")
 _NAMES = {"margin": "gamma", "num_negatives": "eta", "weight_temperature": "temperature"}
 
 
@@ -158,8 +157,8 @@ def test_equals_the_definition(case):
       np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-14)
 
 
-@each_case("case", CASES[:4], ids=["-", "3", "2", "3-5"])
-@each_case("differentiable", [False, True])
+@pytest.mark.parametrize("case", CASES[:4], ids=["-", "3", "2", "3-5"])
+@pytest.mark.parametrize("differentiable", [False, True])
 def test_gradient_equals_central_differences_of_the_definition(case, differentiable):
   scores, labels, weights, _ = random_rows(1)
   step = 1e-6
@@ -255,8 +254,8 @@ def value_and_grads(num_positives):
   return jax.jit(jax.value_and_grad(loss, (0, 1)))
 
 
-@each_case("num_positives", [0, 1])
-@each_case(
+@pytest.mark.parametrize("num_positives", [0, 1])
+@pytest.mark.parametrize(
   "positives, weights, pool, negative",
   [
     ([1e4, -1e4], [0.5, 0.5], [1e4, -1e4, 0.0], [True] * 3),
@@ -294,7 +293,7 @@ def test_any_shape_equals_the_definition(num_labels, num_negatives, num_positive
   np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
-@each_case("counts", [{"num_negatives": 0}, {"num_positives": -1}])
+@pytest.mark.parametrize("counts", [{"num_negatives": 0}, {"num_positives": -1}])
 def test_impossible_counts_are_refused(counts):
   with pytest.raises(ValueError, match="num_negatives must be >= 1"):
     margin([1.0, 0.0], [1, 0], **counts)

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax import losses
 
@@ -80,7 +79,7 @@ def test_binary_is_a_sum_over_the_pool_and_a_mean_over_queries():
   assert pick_some_labels(scores, labels, losses.binary) == pytest.approx(expected, rel=1e-6)
 
 
-@each_case("where", [None, False])
+@pytest.mark.parametrize("where", [None, False])
 def test_without_a_positive_there_is_nothing(where):
   scores, labels = jnp.full((3, 4), 1e4), np.zeros((3, 4)) if where is None else np.ones((3, 4))
   for loss in (losses.decoupled_softmax, losses.softmax, losses.binary):
@@ -88,7 +87,7 @@ def test_without_a_positive_there_is_nothing(where):
     assert value == 0 and not np.any(slope)
 
 
-@each_case("loss", [losses.decoupled_softmax, losses.softmax, losses.binary])
+@pytest.mark.parametrize("loss", [losses.decoupled_softmax, losses.softmax, losses.binary])
 def test_finite_at_extremes_and_blind_to_what_is_masked(loss):
   rng = np.random.default_rng(0)
   labels, where = rng.random((6, 9)) < 0.3, rng.random((6, 9)) < 0.7

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax import losses
 
@@ -83,7 +82,7 @@ KINDS = [
   *("normal", "flat", "spread", "1e4", "ties", "equal", "far from 0", "cauchy"),
   *("gap of 10", "gap of 30", "gap of 400", "gap of 1e4"),
 ]
-every_kind = each_case("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", KINDS)
 K_OF_ROWS = [np.array(k, np.float32) for k in ([1, 2, 5, 6], [0.5, 4.99, 5.01, 100], [151, 180, 199, 199.5])]
 
 some_rows = hnp.arrays(np.float32, (3, 6), elements=st.floats(-20, 20, width=32))
@@ -92,7 +91,7 @@ some_masks = st.permutations([(0, 0, 0, 0, 0, 0), (0, 1, 0, 0, 1, 0), (1, 1, 0, 
 
 
 @every_kind
-@each_case("alpha", [0.5, 2.0])
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
 def test_equals_binary_search(kind, alpha):
   scores = rows_of(kind)
   for k in K_OF_ROWS:
@@ -183,7 +182,7 @@ def test_cotangents_of_masked_entries_are_not_read():
     assert float(clean[1]) == 0
 
 
-@each_case("gap", [30.0, 60.0, 400.0, 1e4])
+@pytest.mark.parametrize("gap", [30.0, 60.0, 400.0, 1e4])
 def test_a_gap_is_balanced_by_those_who_border_it(gap):
   # Two above and three below miss equally much: 2 e^-(g/2 + t) = 3 e^-(g/2 - t), t = log(2 / 3) / 2.
   scores = jnp.array([gap, gap, gap + 50, 0, 0, 0, -50]) - gap / 2
@@ -262,7 +261,7 @@ def test_low_precision_is_computed_in_float32_and_double_in_float64():
 
 
 @every_kind
-@each_case("k", [1, 5, 200])
+@pytest.mark.parametrize("k", [1, 5, 200])
 def test_finite_on_any_row(kind, k):
   scores = rows_of(kind)
   labels = np.zeros((4, 200))

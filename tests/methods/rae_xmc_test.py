@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_runs
-from cases import each_case
 
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, UserError
@@ -127,9 +126,9 @@ def _vectors(seed=0, scale=1.0):
   return [scale * each / np.linalg.norm(each, axis=1, keepdims=True) for each in (queries, labels)]
 
 
-@each_case("weight", [0.0, 0.5, 1.0])
-@each_case("temperature", [0.04, 1.0])
-@each_case("biased", [False, True])
+@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("temperature", [0.04, 1.0])
+@pytest.mark.parametrize("biased", [False, True])
 def test_the_loss_is_its_formula(weight, temperature, biased):
   queries, labels = _vectors()
   bias = np.random.default_rng(1).normal(size=len(COLUMNS) + len(ROWS)) if biased else None
@@ -233,7 +232,7 @@ def test_batches_say_who_shares_a_label_also_of_one_that_was_not_sampled(data, t
 # --- settings ---
 
 
-@each_case(
+@pytest.mark.parametrize(
   "settings, message",
   [
     ({"method.loss": "softmax"}, "method.loss = 'softmax' is not one of 'decoupled_softmax', of .*'rae_xmc'"),

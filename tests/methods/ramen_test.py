@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
-from cases import each_case
 
 from xmc_jax import refresh
 from xmc_jax.cli import commands
@@ -131,7 +130,7 @@ def test_regularisers_are_their_formula(unit):
   assert not np.any(gradient[1][untouched]) and np.any(gradient[1])
 
 
-@each_case(
+@pytest.mark.parametrize(
   "weights, expected",
   [
     ((), {"a_query": 1 / 3, "b_query": 1 / 3, "c_query": 1 / 3}),
@@ -152,7 +151,7 @@ def test_weights_of_graphs(weights, expected):
   assert graph_regularizer.weights(config, info) == {"b_query": 1.0}
 
 
-@each_case(
+@pytest.mark.parametrize(
   "changes, message",
   [
     (

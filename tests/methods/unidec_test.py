@@ -12,7 +12,6 @@ import numpy as np
 import optax
 import pytest
 import tiny_runs
-from cases import each_case
 
 from xmc_jax import losses, refresh
 from xmc_jax.cli import commands
@@ -496,7 +495,7 @@ def test_depsl_has_no_classifiers(data, tmp_path):
     trained.ranker("classifier")
 
 
-@each_case(
+@pytest.mark.parametrize(
   "settings, message",
   [
     ({"method.cluster_size": 4}, "no key 'method.cluster_size': it is a setting of .*'ngame'"),

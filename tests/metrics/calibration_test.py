@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax import metrics
 from xmc_jax.metrics import calibration as module
@@ -60,7 +59,7 @@ def test_the_error_by_chance_is_that_of_exact_probabilities():
   assert np.mean(errors) == pytest.approx(expected, rel=0.05)
 
 
-@each_case(
+@pytest.mark.parametrize(
   "probabilities, right",
   [
     ([1.5], [True]),

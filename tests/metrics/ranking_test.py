@@ -7,7 +7,6 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import scipy.sparse
-from cases import each_case
 
 from xmc_jax import metrics
 
@@ -114,7 +113,7 @@ def test_any_stored_relevance_counts_as_one_and_a_stored_zero_as_none():
   assert (graded != before).nnz == 0 and graded.nnz == before.nnz  # and the caller's matrix is left alone
 
 
-@each_case("form", ["csr_matrix", "csc_array", "coo_matrix"])
+@pytest.mark.parametrize("form", ["csr_matrix", "csc_array", "coo_matrix"])
 def test_truth_in_any_sparse_form(form):
   assert metrics.evaluate(IDS, getattr(scipy.sparse, form)(TRUTH)) == metrics.evaluate(IDS, TRUTH)
 
@@ -133,7 +132,7 @@ def test_nothing_predicted_or_nothing_to_predict_is_zero(shape):
   assert set(got.values()) == {0.0}
 
 
-@each_case(
+@pytest.mark.parametrize(
   "ids, message",
   [
     ([[0, 5, -1], [1, 2, -1], [0, 1, 2]], "names label 5, truth has 5 labels"),

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax import models
 from xmc_jax.errors import ConfigError, UserError
@@ -155,7 +154,7 @@ def test_a_saved_bag_loads(tmp_path):
   jax.tree.map(np.testing.assert_array_equal, again.init(KEY), params)
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("options", "message"),
   [
     ({"pooling": "sum"}, "pooling='sum'; set auto, mean, cls"),

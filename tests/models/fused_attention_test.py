@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax import models
 from xmc_jax.models import fused_attention
@@ -57,7 +56,7 @@ CASES = {
 }
 
 
-@each_case("name", list(CASES))
+@pytest.mark.parametrize("name", list(CASES))
 def test_lengths_say_what_the_mask_says(name, told):
   implementation, mask, options, key = CASES[name]
   found = _value_and_gradient(implementation, IDS, mask, **options)
@@ -143,7 +142,7 @@ def _replace_attention(monkeypatch, kernel):
     monkeypatch.setattr(fused_attention, name, functools.cache(trial))
 
 
-@each_case("kernel", list(KERNELS))
+@pytest.mark.parametrize("kernel", list(KERNELS))
 def test_a_kernel_is_trusted_after_it_was_tried(kernel, monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   monkeypatch.setattr(jax, "device_count", lambda: 1)
@@ -177,7 +176,7 @@ def _wrong_cudnn(*inputs, implementation=None, **keys):
 FASTER = {_slow_xla: True, _slow_cudnn: False, _wrong_cudnn: False, _refuses_all: False}
 
 
-@each_case("kernel", list(FASTER))
+@pytest.mark.parametrize("kernel", list(FASTER))
 def test_the_faster_attention_is_taken(kernel, monkeypatch):
   _replace_attention(monkeypatch, kernel)
   assert fused_attention.is_faster("cudnn_by_lengths", 2, 8, 12) == FASTER[kernel]
@@ -209,7 +208,7 @@ def test_nothing_is_timed_for_long_texts_or_where_programs_must_be_equal(monkeyp
   assert {width: fused_attention.is_faster("cudnn_by_mask", 2, 8, width) for width in by_width} == by_width
 
 
-@each_case("kernel", [_slow_xla, _slow_cudnn])
+@pytest.mark.parametrize("kernel", [_slow_xla, _slow_cudnn])
 def test_an_encoder_takes_the_faster_one_while_it_is_traced(kernel, monkeypatch):
   """The trial runs while `jit`, `grad`, `scan` and `shard_map` trace the encoder."""
   params = Encoder(SPEC).init(jax.random.key(1), IDS, MASK)

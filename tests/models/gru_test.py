@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -231,7 +230,7 @@ def test_a_folder_with_pytorchs_tensors_gives_pytorchs_states(tmp_path):
   np.testing.assert_allclose(jax.jit(embedder.embed)(embedder.init(KEY), _tokens()), expected, atol=1e-5)
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("options", "message"),
   [
     ({"width": 8, "pooling": "cls"}, "pooling='cls'"),

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 import tiny_runs
-from cases import each_case
 from safetensors.numpy import save_file
 
 from xmc_jax import data, models
@@ -54,7 +53,7 @@ def embedded(folder, **options):
   return np.asarray(jax.jit(embedder.apply)(embedder.init(KEY), IDS, MASK))
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("config", "pooling"),
   [
     ({"embedding_dimension": 16, "pooling_mode": "cls", "include_prompt": True}, "cls"),
@@ -72,7 +71,7 @@ def test_both_forms_of_pooling_are_read(bert, tmp_path, config, pooling):
   assert models.head_settings(settings, models.load_pretrained(str(folder)).modules)["pooling"] == "cls"
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("pooling", "of_text"),
   [
     ("mean", lambda text: text.mean(axis=0)),
@@ -98,7 +97,7 @@ def test_pooling_and_dense_layer_are_followed(bert, tmp_path):
   np.testing.assert_allclose(embedded(folder), np.tanh(embedded(bert, pooling="max") @ kernel), atol=1e-4)
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("options", "kernel"),
   [
     ({}, 8),
@@ -115,7 +114,7 @@ def test_settings_go_before_the_folders_dense_layer(bert, tmp_path, options, ker
   assert embedder.width == (kernel or 16) and (projection and projection["kernel"].shape[1]) == kernel
 
 
-@each_case(
+@pytest.mark.parametrize(
   ("modules", "settings", "message"),
   [
     (

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import each_case
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -152,8 +151,8 @@ def test_no_ids_change_nothing(mesh):
 
 
 @pytest.mark.slow
-@each_case("shape", MESHES)
-@each_case("num_ids", [7, 40])
+@pytest.mark.parametrize("shape", MESHES)
+@pytest.mark.parametrize("num_ids", [7, 40])
 def test_meshes_agree(shape, num_ids):
   batches = list(random_batches(4, num_ids))
   expected = train(table_of(), batches)
@@ -237,7 +236,7 @@ def test_a_table_that_does_not_divide_is_refused():
     lazy_adam.take(jnp.zeros((18, 2)), jnp.array([1]), mesh)
 
 
-@each_case("shape", MESHES)
+@pytest.mark.parametrize("shape", MESHES)
 def test_put_sets_the_rows_of_its_ids_alone(shape):
   table, rows = table_of(), table_of(4, seed=1)
   mesh = meshes.make(*shape)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax.ops import find_threshold, soft_top_k_threshold
 
@@ -75,7 +74,7 @@ def test_a_tally_keeps_the_digits_of_what_is_settled():
   np.testing.assert_allclose(seen.over, 1000 * np.exp(-30.0), rtol=1e-5)
 
 
-@each_case("shape", [(3, 0), (7,), (2, 3, 5000), (5, 700_001)])
+@pytest.mark.parametrize("shape", [(3, 0), (7,), (2, 3, 5000), (5, 700_001)])
 def test_a_tally_in_blocks_is_the_tally(shape):
   logits = 3 * np.random.default_rng(0).standard_normal(shape, np.float32)
   for tally in (soft_top_k_threshold.tally, jax.jit(soft_top_k_threshold.tally, static_argnums=1)):
@@ -153,8 +152,8 @@ def test_the_bracket_holds_the_root(logits, share):
 
 
 @pytest.mark.slow
-@each_case("spread, limit", [(0.1, 4), (1, 5), (2, 6), (4, 8), (8, 10), (20, 12)])
-@each_case("k", [1, 5, 5.5, 100, 5000, 9995])
+@pytest.mark.parametrize("spread, limit", [(0.1, 4), (1, 5), (2, 6), (4, 8), (8, 10), (20, 12)])
+@pytest.mark.parametrize("k", [1, 5, 5.5, 100, 5000, 9995])
 def test_few_calls_for_random_normals(spread, limit, k):
   logits = draw_logits(spread)
   calls, t = find(logits, k)
@@ -175,7 +174,7 @@ def test_all_rows_equal_needs_no_call():
   np.testing.assert_allclose(t, -np.log(4), rtol=1e-6)
 
 
-@each_case(
+@pytest.mark.parametrize(
   "function, root",
   [
     (lambda t: (t - 3, jnp.ones_like(t)), 3.0),

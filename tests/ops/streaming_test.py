@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from streaming_references import KINDS, OPTIONS, Case, draw_columns, make_case, reference, spread, spread_all
@@ -17,7 +16,7 @@ from xmc_jax import losses
 from xmc_jax.ops import streaming_loss
 
 LOSSES = {kind: getattr(losses, {"soft_top_k": "soft_top_k_loss"}.get(kind, kind)) for kind in KINDS}
-every_kind = each_case("kind", KINDS)
+every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def streamed(kind, case, chunk, mesh, keeps):
@@ -68,7 +67,7 @@ def assert_close(got, expected, tolerance=1e-5):
 
 
 @every_kind
-@each_case("weighted, masked", [(False, False), (True, True)])
+@pytest.mark.parametrize("weighted, masked", [(False, False), (True, True)])
 def test_equals_the_dense_loss_and_the_definition(kind, weighted, masked):
   case = make_case(kind, weighted=weighted, masked=masked)
   got = jitted(kind, case, 40)
@@ -78,7 +77,7 @@ def test_equals_the_dense_loss_and_the_definition(kind, weighted, masked):
 
 @pytest.mark.slow
 @every_kind
-@each_case("chunk", [1, 300])
+@pytest.mark.parametrize("chunk", [1, 300])
 def test_chunks_change_nothing(kind, chunk):
   size = (5, 37, 6) if chunk == 1 else (8, 2000, 32)
   case = make_case(kind, size, width=9, masked=True, seed=1, temperature=1.0)
@@ -241,8 +240,8 @@ def test_each_row_may_have_its_own_k(shape):
   np.testing.assert_allclose(loss(counts), alone, rtol=1e-5)
 
 
-@each_case("prior", [4.0, np.linspace(-2, 6, 5, dtype=np.float32)], ids=["one", "of each row"])
-@each_case("shape", [None, (2, 2)])
+@pytest.mark.parametrize("prior", [4.0, np.linspace(-2, 6, 5, dtype=np.float32)], ids=["one", "of each row"])
+@pytest.mark.parametrize("shape", [None, (2, 2)])
 def test_binary_takes_a_prior_off_all_scores(shape, prior):
   """It is `losses.binary` of scores that it was subtracted from; gradients too."""
   case = make_case("binary", masked=True)
@@ -277,7 +276,7 @@ def test_binary_takes_a_prior_off_all_scores(shape, prior):
 
 
 @pytest.mark.slow
-@each_case("kind, dtype", [(kind, "float32") for kind in KINDS] + [("softmax", "bfloat16")])
+@pytest.mark.parametrize("kind, dtype", [(kind, "float32") for kind in KINDS] + [("softmax", "bfloat16")])
 def test_no_matrix_of_all_scores_is_made(kind, dtype):
   num_rows, dim, chunk = 256, 8, 500
 

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 from jax.sharding import AxisType
 
 from xmc_jax.ops import top_k
@@ -47,15 +46,15 @@ def test_hand_worked_scores():
   np.testing.assert_array_equal(ids, [[2, 1, 3]])  # 1 and 3 tie: the lower id comes first
 
 
-@each_case("chunk", [1, 4, 5, 23, 24, 1000])
-@each_case("k", [1, 4, 23, 30])
+@pytest.mark.parametrize("chunk", [1, 4, 5, 23, 24, 1000])
+@pytest.mark.parametrize("k", [1, 4, 23, 30])
 def test_chunks_change_nothing(chunk, k):
   queries, labels = small_integers(5, 23, 3)
   assert_equal(top_k(queries, labels, k, chunk=chunk), reference(queries, labels, k))
 
 
-@each_case("shape", [None, (2, 4)])
-@each_case("k", [1, 4, 30])
+@pytest.mark.parametrize("shape", [None, (2, 4)])
+@pytest.mark.parametrize("k", [1, 4, 30])
 def test_recall_below_one_is_exact_off_tpus(k, shape):
   """Of 23 labels, 21 count: the others, and empty places, are never found."""
   rng = np.random.default_rng(0)
@@ -68,9 +67,9 @@ def test_recall_below_one_is_exact_off_tpus(k, shape):
   np.testing.assert_allclose(scores, expected[0], rtol=1e-6)
 
 
-@each_case("order", ["random", "rising", "falling"])
-@each_case("width", [3, 40])
-@each_case("k", [1, 20, 150])
+@pytest.mark.parametrize("order", ["random", "rising", "falling"])
+@pytest.mark.parametrize("width", [3, 40])
+@pytest.mark.parametrize("k", [1, 20, 150])
 def test_large_chunks_of_which_only_blocks_are_looked_into(k, width, order):
   # Rising: every chunk beats those before, and all of it counts. Falling: none does after the first.
   queries, labels = small_integers(6, 9000, width)
@@ -93,8 +92,8 @@ def test_equals_a_stable_sort(num_labels, width, k, chunk, seed):
 
 
 @pytest.mark.slow
-@each_case("shape", MESHES)
-@each_case("size", [(8, 32, 5), (7, 23, 9), (1, 1, 1), (3, 3, 3), (4, 5, 8)])
+@pytest.mark.parametrize("shape", MESHES)
+@pytest.mark.parametrize("size", [(8, 32, 5), (7, 23, 9), (1, 1, 1), (3, 3, 3), (4, 5, 8)])
 def test_meshes_equal_one_device(shape, size):
   num_queries, num_labels, k = size
   queries, labels = small_integers(num_queries, num_labels, 3)
@@ -102,8 +101,8 @@ def test_meshes_equal_one_device(shape, size):
   assert_equal(got, reference(queries, labels, k))
 
 
-@each_case("shape", [None, *MESHES])
-@each_case("num_valid", [0, 1, 13, 23])
+@pytest.mark.parametrize("shape", [None, *MESHES])
+@pytest.mark.parametrize("num_valid", [0, 1, 13, 23])
 def test_padding_labels_are_never_returned(shape, num_valid):
   queries, labels = small_integers(4, 23, 3)
   expected = reference(queries, labels[:num_valid], 6)
@@ -148,7 +147,7 @@ def test_empty_queries_and_empty_tables():
   assert np.all(np.asarray(ids) == -1) and np.all(np.isneginf(scores))
 
 
-@each_case("shape", [None, (2, 4)])
+@pytest.mark.parametrize("shape", [None, (2, 4)])
 def test_repeated_calls_do_not_trace_again(shape):
   mesh = None if shape is None else make_mesh(shape)
   queries, labels = small_integers(8, 32, 3)

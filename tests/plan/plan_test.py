@@ -8,7 +8,6 @@ import types
 import jax
 import jax.numpy as jnp
 import pytest
-from cases import each_case
 
 from benchmarks.accelerator import abstract_step
 from tests import tiny_runs
@@ -431,7 +430,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@each_case("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED)
 def test_remedies_hold(name):
   made = planned(REFUSED[name])
   with pytest.raises(ConfigError, match=r"GB on each device in .* usable of the") as info:

@@ -4,7 +4,6 @@ import ast
 import re
 
 import pytest
-from cases import each_case
 
 from tests.config.config_test import USUAL
 from tests.docs.documents_test import ROOT
@@ -89,7 +88,7 @@ def test_a_row_is_read():
   assert not refusal("prime-lf_amazontitles_131k", {"method.num_positives": 1})
 
 
-@each_case("page", BASES)
+@pytest.mark.parametrize("page", BASES)
 def test_every_system_has_a_table(page):
   assert len(rows(page)) > 8
   for cells in rows(page):
@@ -97,7 +96,7 @@ def test_every_system_has_a_table(page):
     assert cells[0] and cells[3], cells
 
 
-@each_case("name", ALL)
+@pytest.mark.parametrize("name", ALL)
 def test_settings_are_there_and_legal(name):
   page, cells = ALL[name]
   for alternative in spans(cells[-1]):

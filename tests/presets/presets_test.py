@@ -8,7 +8,6 @@ import importlib
 import re
 
 import pytest
-from cases import each_case
 
 from tests.golden_test import PRESETS
 from xmc_jax import methods
@@ -355,7 +354,7 @@ def test_every_benchmark_preset_stands_in_the_table():
   assert set(EXPECTED) == there
 
 
-@each_case("name", EXPECTED)
+@pytest.mark.parametrize("name", EXPECTED)
 def test_a_preset_has_the_papers_values(name):
   module, preset = PRESETS[name]
   found = checks.flatten(module.get_config(preset).to_dict())

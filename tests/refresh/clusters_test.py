@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import each_case
 from hypothesis import strategies as st
 
 from xmc_jax.refresh import halving, kmeans
@@ -50,8 +49,8 @@ def _same_partition(clusters, others):
 
 
 @pytest.mark.slow
-@each_case("num_clusters", [1, 2, 4, 8, 16, 32, 64])
-@each_case("num_vectors", SIZES)
+@pytest.mark.parametrize("num_clusters", [1, 2, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize("num_vectors", SIZES)
 def test_sizes_differ_by_at_most_one_on_every_level(num_vectors, num_clusters):
   clusters = balanced_clusters(_vectors(num_vectors), num_clusters, key=KEY)
   _check_balance(clusters, num_vectors, num_clusters)
@@ -67,7 +66,7 @@ def test_any_vectors_are_shared_out(num_vectors, depth, values, seed):
 
 
 @pytest.mark.slow
-@each_case("value", [0, 1, 1e-38, 3e38])
+@pytest.mark.parametrize("value", [0, 1, 1e-38, 3e38])
 def test_equal_vectors_are_shared_out(value):
   vectors = np.full((13, 5), value, np.float32)
   _check_balance(balanced_clusters(vectors, 8, key=KEY), 13, 8)
@@ -97,7 +96,7 @@ def test_halves_of_a_group_do_not_depend_on_the_other_groups():
   np.testing.assert_array_equal(together, np.concatenate(alone))
 
 
-@each_case("seed", range(5))
+@pytest.mark.parametrize("seed", range(5))
 def test_blobs_are_the_clusters(seed):
   vectors, blobs = _blobs(8, 20, seed)
   assert _same_partition(balanced_clusters(vectors, 8, key=jax.random.key(seed)), blobs)
@@ -154,7 +153,7 @@ def _reference(vectors, num_clusters, seed):
 
 
 @pytest.mark.slow
-@each_case("seed", range(3))
+@pytest.mark.parametrize("seed", range(3))
 def test_clusters_are_as_close_as_those_of_a_plain_implementation(seed):
   rng = np.random.default_rng(seed)
   centres = rng.standard_normal((30, 16))
@@ -166,7 +165,7 @@ def test_clusters_are_as_close_as_those_of_a_plain_implementation(seed):
   assert means[0] >= means[1] - 0.002
 
 
-@each_case("num_vectors", [160, 161])
+@pytest.mark.parametrize("num_vectors", [160, 161])
 def test_halves_are_parted_along_the_difference_of_their_centroids(num_vectors):
   """Where Lloyd's iterations have come to rest, no vector is nearer to the other half than one of that."""
   vectors = _blobs(2, 90)[0][:num_vectors]
@@ -178,7 +177,7 @@ def test_halves_are_parted_along_the_difference_of_their_centroids(num_vectors):
   assert (first @ direction).min() >= (second @ direction).max() - 1e-6
 
 
-@each_case(
+@pytest.mark.parametrize(
   "num_clusters, message",
   [(12, "12 is not .* 8 or 16"), (0, "0 is not .* 1$"), (-4, "-4 is not .* 1$"), (65, "65 .* 64 or 128")],
 )
@@ -187,7 +186,7 @@ def test_another_number_of_clusters_is_an_error(num_clusters, message):
     balanced_clusters(_vectors(20), num_clusters, key=KEY)
 
 
-@each_case("cluster", [balanced_clusters, spherical_kmeans])
+@pytest.mark.parametrize("cluster", [balanced_clusters, spherical_kmeans])
 def test_vectors_that_are_no_finite_matrix_are_an_error(cluster):
   with pytest.raises(ValueError, match=r"\[N, D\], got the shape \(5,\)"):
     cluster(np.zeros(5), 2, key=KEY)
@@ -197,7 +196,7 @@ def test_vectors_that_are_no_finite_matrix_are_an_error(cluster):
     cluster(vectors, 2, key=KEY)
 
 
-@each_case("num_clusters", [1, 3, 20])
+@pytest.mark.parametrize("num_clusters", [1, 3, 20])
 def test_kmeans_ends_with_each_vector_in_its_nearest_cluster(num_clusters):
   vectors = _vectors(60)
   clusters = spherical_kmeans(vectors, num_clusters, key=KEY, num_iterations=100)
@@ -230,7 +229,7 @@ def test_kmeans_of_equal_vectors_ends():
   assert len(set(spherical_kmeans(np.ones((9, 3)), 4, key=KEY, num_iterations=10**6))) == 1
 
 
-@each_case("options", [{"num_clusters": 0}, {"num_clusters": 21}])
+@pytest.mark.parametrize("options", [{"num_clusters": 0}, {"num_clusters": 21}])
 def test_kmeans_of_another_number_of_clusters_is_an_error(options):
   with pytest.raises(ValueError, match="from 1 to the number of vectors, 20"):
     spherical_kmeans(_vectors(20), **options, key=KEY)
@@ -239,7 +238,7 @@ def test_kmeans_of_another_number_of_clusters_is_an_error(options):
 
 
 @pytest.mark.slow
-@each_case("seed", range(8))
+@pytest.mark.parametrize("seed", range(8))
 def test_rounding_does_not_choose(seed):
   """Which of two equal halves comes first does not hang by an error of 1e-6 in the vectors."""
   rng = np.random.default_rng(seed)

@@ -1,7 +1,7 @@
 """When refreshes run."""
 
 import numpy as np
-from cases import each_case
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ def test_two_rhythms_by_hand():
   assert _steps(refreshes, 35, 5) == {"a": [0, 5, 10, 15, 20, 25, 30], "b": [15, 25]}
 
 
-@each_case("first, every, expected", [(0, 0, [0]), (2, 0, [6]), (0.5, 0.5, [2, 4, 6, 8])])
+@pytest.mark.parametrize("first, every, expected", [(0, 0, [0]), (2, 0, [6]), (0.5, 0.5, [2, 4, 6, 8])])
 def test_once_and_parts_of_an_epoch(first, every, expected):
   assert _steps({"a": Refresh(every, None, first_epoch=first)}, 10, 3 if first != 0.5 else 4)["a"] == expected
 
@@ -37,7 +37,7 @@ def test_steps_in_place_of_epochs():
   assert _steps({"a": Refresh(5.0, None, first_epoch=1.0, every_steps=3)}, 14, 4)["a"] == [4, 7, 10, 13]
 
 
-@each_case(
+@pytest.mark.parametrize(
   "first, every_steps, expected",
   [(0, 3, [0, 5, 10, 15]), (0.5, 12, [5, 15, 30]), (2.0, 5, [10, 15, 20, 25, 30]), (1.0, 0, [5])],
 )

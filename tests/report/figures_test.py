@@ -4,7 +4,6 @@ import io
 
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax import metrics
 from xmc_jax.report import drawing, figures
@@ -33,7 +32,7 @@ def _sample(true, wrong, random):
   return Sample(np.arange(3), *(np.array(part, np.float32) for part in (true, wrong, random)), 0.5, 0.5)
 
 
-@each_case(
+@pytest.mark.parametrize(
   "count, refreshed", [(1, {}), (2, {"clusters": [0]}), (300, {"clusters": [0, 1], "shortlist": range(900)})]
 )
 def test_curves(count, refreshed):
@@ -44,7 +43,7 @@ def test_curves(count, refreshed):
     assert _size(png) in PIXELS
 
 
-@each_case(
+@pytest.mark.parametrize(
   "sample",
   [
     _sample([0.5], [], []),
@@ -65,7 +64,7 @@ def test_bars_and_precision_recall():
   assert drawing.png(figures.precision_recall, lines)
 
 
-@each_case("probabilities", [[], [0.0], [1.0] * 50, np.linspace(0, 1, 1000) ** 4])
+@pytest.mark.parametrize("probabilities", [[], [0.0], [1.0] * 50, np.linspace(0, 1, 1000) ** 4])
 def test_reliability_of_any_probabilities(probabilities):
   found = metrics.reliability(probabilities, np.arange(len(probabilities)) % 2 == 0)
   bins = [one._asdict() for one in found.bins]
@@ -92,7 +91,7 @@ def test_any_names_of_runs():
   assert drawing.png(figures.curves, "title", "epoch", "percent", dict.fromkeys(names, curve))
 
 
-@each_case("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_names_are_short_and_in_any_font(name):
   shown = drawing.name_of(name)
   assert 1 <= len(shown) <= 24 and all(letter == "…" or " " <= letter <= "~" for letter in shown)

@@ -5,7 +5,6 @@ import re
 
 import jinja2
 import pytest
-from cases import each_case
 
 from xmc_jax.report import pages
 
@@ -50,7 +49,7 @@ def _shown(template: str, **values) -> str:
   return pages._ENVIRONMENT.from_string(template).render(**values)
 
 
-@each_case(
+@pytest.mark.parametrize(
   "text, expected",
   [
     ("<script>", "&lt;script&gt;"),
@@ -79,6 +78,6 @@ def test_a_name_that_nobody_gave_is_an_error():
     _shown("{{ text }}")
 
 
-@each_case("seconds, shown", [(0.84, "0.8 s"), (725, "12 min 5 s"), (12_000, "3 h 20 min")])
+@pytest.mark.parametrize("seconds, shown", [(0.84, "0.8 s"), (725, "12 min 5 s"), (12_000, "3 h 20 min")])
 def test_durations(seconds, shown):
   assert pages.duration(seconds) == shown

@@ -3,7 +3,7 @@
 import json
 
 import numpy as np
-from cases import each_case
+import pytest
 
 from xmc_jax.report import training_records
 from xmc_jax.types import Refresh
@@ -33,7 +33,7 @@ def test_curves_rise_and_the_last_word_counts(tmp_path):
   assert training_records.steps_per_epoch(found) == 4
 
 
-@each_case(
+@pytest.mark.parametrize(
   "line",
   [
     '{"step": 5, "train/loss": 1',

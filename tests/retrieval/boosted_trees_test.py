@@ -5,7 +5,6 @@ import sys
 import lightgbm
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import boosted_trees, hybrid_model
@@ -24,8 +23,8 @@ def made(num_rows: int = 3000, kind: str = "both") -> tuple[np.ndarray, np.ndarr
   return features, {"both": right, "all": np.ones_like(right), "none": np.zeros_like(right)}[kind]
 
 
-@each_case("settings", [{}, {"num_leaves": 2}, {"min_data_in_leaf": 5}])
-@each_case("num_rows, kind", [(3000, "both"), (60, "both"), (3000, "all"), (200, "none")])
+@pytest.mark.parametrize("settings", [{}, {"num_leaves": 2}, {"min_data_in_leaf": 5}])
+@pytest.mark.parametrize("num_rows, kind", [(3000, "both"), (60, "both"), (3000, "all"), (200, "none")])
 def test_it_predicts_what_lightgbm_predicts(settings, num_rows, kind):
   """Also of trees that are a leaf alone: too few rows, or answers of one kind; and on the very thresholds."""
   features, right = made(num_rows, kind)

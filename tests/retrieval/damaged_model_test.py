@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import hybrid_model
@@ -86,7 +85,7 @@ def test_any_end_that_is_missing(path, text):
     assert_refused(path)
 
 
-@each_case(
+@pytest.mark.parametrize(
   "content",
   [b"", b"\xff\xfe", b"[]", b"null", b"3", b'"hybrid"', b"{}", b"[" * 100_000, b"PK\x03\x04", b"1" * 5000],
   ids=lambda content: repr(content[:4]),
@@ -104,7 +103,7 @@ def test_a_folder_in_its_place(path):
 # --- other programs, with a checksum that fits ---
 
 
-@each_case("version", [2, 4, "3", None, {"a": "\n" * 50}])
+@pytest.mark.parametrize("version", [2, 4, "3", None, {"a": "\n" * 50}])
 def test_another_version(path, text, version):
   forged(path, text, lambda content: content.update(version=version))
   assert "format version" in assert_refused(path)

@@ -3,7 +3,6 @@
 import made_corpora
 import numpy as np
 import pytest
-from cases import each_case
 
 from xmc_jax.retrieval.explanations import Reason, as_dict, explain, line
 from xmc_jax.retrieval.memory import Neighbors
@@ -57,7 +56,7 @@ def test_equal_voters_by_row_and_those_against_not_at_all(retriever):
   assert [point for point, _ in reason.voters] == [4, 1, 2, 5]
 
 
-@each_case(
+@pytest.mark.parametrize(
   "sources, voters, expected",
   [
     (

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from cases import each_case
 
 from xmc_jax import metrics
 from xmc_jax.errors import UserError
@@ -184,7 +183,7 @@ def test_a_weight_is_kept(tmp_path):
   assert ChosenWeight.load(path, 1.0) == kept
 
 
-@each_case(
+@pytest.mark.parametrize(
   "damaged",
   [b"", b"{", b"[]", b"null", b'{"weight": 2}', b'{"weight": true, "metric": "", "values": []}', b"\xff",
    b'{"weight": NaN, "metric": "", "values": []}', b'{"weight": 0.5, "metric": "", "values": 3}',

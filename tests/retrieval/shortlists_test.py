@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from cases import each_case
 from nearest_by_sort import by_hand, clustered, overlap
 
 from xmc_jax import refresh
@@ -112,7 +111,7 @@ def test_scann_bears_labels_that_are_equal(labels, capfd):
   assert "less than" not in capfd.readouterr().err  # what ties with the last is as good
 
 
-@each_case(
+@pytest.mark.parametrize(
   "num_queries, shape, platform, expected",
   [
     (1_000_000, (1_000_000, 768), "cpu", "scann"),

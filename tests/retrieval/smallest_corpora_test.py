@@ -2,8 +2,8 @@
 
 import made_corpora
 import numpy as np
+import pytest
 import scipy.sparse as sp
-from cases import each_case
 
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
@@ -48,8 +48,8 @@ def test_a_memory_without_any_training_query():
   assert (alone["lexical_labels"].ids >= 0).any()
 
 
-@each_case("num_points", [0, 1, 5])
-@each_case("num_labels", [1, 2])
+@pytest.mark.parametrize("num_points", [0, 1, 5])
+@pytest.mark.parametrize("num_labels", [1, 2])
 def test_one_label_or_two(num_labels, num_points):
   found, _ = rank(small(num_labels, num_points), made_corpora.queries(3), num_labels)
   assert np.sort(found.ids, axis=1).tolist() == [list(range(num_labels))] * 3
@@ -72,14 +72,14 @@ def test_training_queries_without_labels_speak_for_none():
   assert (found.ids >= 0).all() and (alone["memory"].ids == -1).all()
 
 
-@each_case("k", [6, 7, 50, 200])
+@pytest.mark.parametrize("k", [6, 7, 50, 200])
 def test_as_many_labels_as_there_are_and_more(k):
   found, _ = rank(small(6, 20), made_corpora.queries(3), k)
   assert np.sort(found.ids[:, :6], axis=1).tolist() == [list(range(6))] * 3
   assert (found.ids[:, 6:] == -1).all()
 
 
-@each_case("text", ["", "  \n", "?!", "\ud800", "unheard-of"])
+@pytest.mark.parametrize("text", ["", "  \n", "?!", "\ud800", "unheard-of"])
 def test_queries_without_a_known_word(text):
   """They are ranked by their vectors."""
   queries = made_corpora.queries(3)._replace(texts=[text] * 3)
@@ -124,9 +124,9 @@ def spoilt(vectors: np.ndarray, value: float, everywhere: bool) -> tuple[np.ndar
   return (np.full_like(vectors, value), np.zeros_like(vectors)) if everywhere else (bad, zeroed)
 
 
-@each_case("everywhere", [False, True])
-@each_case("value", [np.nan, np.inf, -np.inf])
-@each_case("what", ["queries", "points", "encoder", "classifier"])
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("what", ["queries", "points", "encoder", "classifier"])
 def test_vectors_that_are_not_finite_count_as_zeros(what, value, everywhere):
   corpus, queries = small(12, 30), made_corpora.queries(5)
 
@@ -146,7 +146,7 @@ def test_vectors_that_are_not_finite_count_as_zeros(what, value, everywhere):
     np.testing.assert_array_equal(alone[name].ids, apart[name].ids, err_msg=name)
 
 
-@each_case("length", [1e-30, 1e-6, 300.0, 1e15])
+@pytest.mark.parametrize("length", [1e-30, 1e-6, 300.0, 1e15])
 def test_vectors_of_any_length(length):
   """Products are divided by the temperature: far from the best label nothing is left of a score."""
   corpus, queries = small(60, 30), made_corpora.queries(5)

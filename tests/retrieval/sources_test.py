@@ -5,7 +5,6 @@ import made_corpora
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from cases import each_case
 from hypothesis import strategies as st
 
 from xmc_jax.retrieval.lexical import Lexicon
@@ -99,8 +98,8 @@ class Definitions:
     return np.linalg.solve(gram + np.eye(len(near)), k) @ self.truth[near]
 
 
-@each_case("excluding", [False, True])
-@each_case("name", SOURCES)
+@pytest.mark.parametrize("excluding", [False, True])
+@pytest.mark.parametrize("name", SOURCES)
 def test_a_source_is_what_it_says(corpus, retriever, queries, name, excluding):
   exclude = made_corpora.pairs(np.random.default_rng(3), (9, 40), 0.3 * excluding)
   block = only_block(retriever, queries, 12, exclude.astype(bool) if excluding else None)

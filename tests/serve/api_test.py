@@ -10,7 +10,6 @@ import jax
 import jsonschema
 import numpy as np
 import pytest
-from cases import each_case
 from made_servers import HOSTILE, HOSTILE_QUERY, StandIn, train
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -126,7 +125,7 @@ def test_nothing_is_compiled_after_the_warm_up(client):
   assert not COMPILED
 
 
-@each_case("scores", ["encoder", "hybrid"])
+@pytest.mark.parametrize("scores", ["encoder", "hybrid"])
 def test_no_depth_is_searched_that_the_warm_up_has_not_searched(model, monkeypatch, scores):
   """ScaNN tunes itself for each, and accelerators compile for each."""
   searched: set[tuple[int, int]] = set()  # by index, k
@@ -249,7 +248,7 @@ def sentence(answer, status: int) -> str:
   return said
 
 
-@each_case("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED)
 def test_a_bad_body_is_refused_in_one_sentence(stand_in, name):
   body, status, said = REFUSED[name]
   answer = stand_in.post("/predict", content=body, headers={"Content-Type": "application/json"})
@@ -304,7 +303,7 @@ def test_a_server_for_other_machines_knows_its_own_names_and_those_given(capsys)
       assert client.get("/health", headers={"Host": host}).status_code == 421, host
 
 
-@each_case("entry", ["http://a.org", "a.org/labels", "", "a.org:port"])
+@pytest.mark.parametrize("entry", ["http://a.org", "a.org/labels", "", "a.org:port"])
 def test_an_allowed_host_that_can_never_match_is_refused(entry):
   with pytest.raises(UserError, match="no name of a host"):
     serve.app(StandIn(), allowed_hosts=[entry])

@@ -4,7 +4,6 @@ import time
 
 import numpy as np
 import pytest
-from cases import each_case
 from made_servers import StandIn
 
 from xmc_jax.errors import UserError
@@ -69,8 +68,8 @@ def test_a_batch_has_at_most_so_many_texts(made):
   assert [size for size, *_ in model.batches[1:]] == [4, 2, 9, 1]  # nine come in one request
 
 
-@each_case("k, depth", [(1, 10), (10, 10), (11, 30), (30, 30)])
-@each_case("explain", [False, True])
+@pytest.mark.parametrize("k, depth", [(1, 10), (10, 10), (11, 30), (30, 30)])
+@pytest.mark.parametrize("explain", [False, True])
 def test_labels_are_ranked_in_few_depths(k, depth, explain):
   """Each depth may be a program of XLA's."""
   model = StandIn()
@@ -149,7 +148,7 @@ def test_a_model_that_cannot_warm_up_says_so():
     worker.start().result(10)
 
 
-@each_case("limit", [{"max_texts": 0}, {"max_wait_seconds": -1.0}])
+@pytest.mark.parametrize("limit", [{"max_texts": 0}, {"max_wait_seconds": -1.0}])
 def test_limits_that_cannot_work_are_refused(limit):
   with pytest.raises(UserError, match=next(iter(limit))):
     ModelWorker(StandIn(), Limits(**limit))

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from cases import each_case
 
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import UserError
@@ -280,7 +279,7 @@ def test_what_cannot_fit_is_not_begun(tmp_path, monkeypatch):
   assert [path.name for path in tmp_path.iterdir()] == ["3"]
 
 
-@each_case(
+@pytest.mark.parametrize(
   "error",
   [
     OSError(28, "No space left on device"),

@@ -12,7 +12,6 @@ import types
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from cases import each_case
 
 from experiments.claims import presets, run, synthetic
 from xmc_jax import data, methods
@@ -44,7 +43,7 @@ def test_random_pairs_are_tested_on_what_they_train_on(tmp_path):
   assert {len(text.split()) for text in [*read.train.texts, *read.labels.texts]} == {16}
 
 
-@each_case("name", presets.PRESETS)
+@pytest.mark.parametrize("name", presets.PRESETS)
 def test_presets_pass_the_checks(name):
   config = presets.get_config(name)
   methods.check_config(config)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
-from cases import each_case
 
 from benchmarks import accuracy_methods, tfidf
 from xmc_jax import data, methods
@@ -140,7 +139,7 @@ def _config(name, board):
   return config
 
 
-@each_case("family", ["debian", "debian_minilm3"])
+@pytest.mark.parametrize("family", ["debian", "debian_minilm3"])
 def test_all_have_the_same_encoder_and_data(family):
   seen = {}
   for name in (name for name, row in accuracy_methods.ROWS.items() if not row.baseline):

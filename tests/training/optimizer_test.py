@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 import tiny_runs
-from cases import each_case
 
 from xmc_jax import models
 from xmc_jax.distributed.sharding import path_name
@@ -26,7 +25,7 @@ def _decayed(params):
   return {path_name(path): decays for path, decays in mask}
 
 
-@each_case("kind", ["bert", "distilbert"])
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
 def test_biases_and_layer_norm_gains_do_not_decay(kind, tmp_path):
   folder = tiny_runs.tiny_bert(tmp_path, kind)
   config = types.SimpleNamespace(name=str(folder), projection_dim=8, dtype="float32")
@@ -106,8 +105,8 @@ def test_cosine():
   np.testing.assert_allclose(_values(5, schedule="cosine", warmup_fraction=0.2), expected, atol=1e-7)
 
 
-@each_case("schedule", ["linear", "cosine"])
-@each_case("warmup", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize("warmup", [0.0, 0.5, 0.99])
 def test_one_step_moves(schedule, warmup):
   assert _values(1, schedule=schedule, warmup_fraction=warmup)[0] > 0
 

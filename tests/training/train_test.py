@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
-from cases import each_case
 
 import xmc_jax
 from xmc_jax.cli import commands
@@ -151,7 +150,7 @@ def test_another_mesh_may_go_on(finished, data, no_training, tmp_path):
   assert np.mean(after.indices == before.indices) > 0.99
 
 
-@each_case("settings", [{}, tiny_runs.PRIME | {"data.num_validation": 0}])
+@pytest.mark.parametrize("settings", [{}, tiny_runs.PRIME | {"data.num_validation": 0}])
 def test_no_epochs_keep_the_first_parameters(settings, data, no_training, tmp_path):
   config = tiny_runs.config(data, **settings, **{"train.num_epochs": 0})
   means = commands.train_and_test(config, tmp_path)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_runs
-from cases import each_case
 
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components import prime_loss, triplet_pairs
@@ -123,8 +122,8 @@ _CHANGES = [
 ]
 
 
-@each_case("seed", range(3))
-@each_case("changes", _CHANGES, ids=str)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("changes", _CHANGES, ids=str)
 def test_the_loss_is_its_formula(changes, seed):
   batch, *vectors = _example(seed)
   expected = _reference(batch, *vectors, SETTINGS | changes)
