@@ -88,10 +88,10 @@ def test_another_destination(first, second, tmp_path, undrawn):
 
 
 def test_what_cannot_be_compared_is_refused(first, second, tmp_path):
-  assert "give 2 to 20" in _refused([]) and "give 2 to 20" in _refused([first])
+  assert "two or more runs, at most 20, and got 0" in _refused([]) and "got 1" in _refused([first])
   assert "given twice" in _refused([first, first.parent / "." / first.name])
   assert "no such file" in _refused([first, tmp_path / "none"])
-  assert "found 21 runs" in _refused([first] * 21)
+  assert "and got 21" in _refused([first] * 21)
   for name in ("report/metrics.json", "predictions/test.npz", "report/seconds.json"):
     shutil.move(second / name, tmp_path / "aside")
     assert f"not finished, as {name} is missing" in _refused([first, second])

@@ -75,7 +75,7 @@ def opened(workdirs: Sequence[pathlib.Path], scores: str = "") -> list[Finished]
     raise UserError(f"--scores={scores} is unknown; choose one of {', '.join(known)}")
   workdirs = [pathlib.Path(workdir).expanduser() for workdir in workdirs]
   if not 2 <= len(workdirs) <= len(_LETTERS):
-    raise UserError(f"found {len(workdirs)} runs to compare; give 2 to {len(_LETTERS)}")
+    raise UserError(f"a comparison needs two or more runs, at most {len(_LETTERS)}, and got {len(workdirs)}")
   places = [workdir.resolve() for workdir in workdirs]
   for number, place in enumerate(places):
     if place in places[:number]:
