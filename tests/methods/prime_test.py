@@ -353,7 +353,7 @@ def test_classifiers_begin_at_the_prototypes_that_are_ranked_by(data, tmp_path):
   trained = run.trained()
   params = trained.params
   expected = run.embedder.labels(params, trained.extra_state_to_rank)
-  assert np.abs(expected - trained.labels()).max() > 1e-3
+  assert np.abs(expected - run.embedder.labels(params, trained.extra_state)).max() > 1e-3
   settings = {
     "method.name": "classifier",
     "method.labels": "in_batch_table",
