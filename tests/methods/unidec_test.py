@@ -447,20 +447,16 @@ def test_refreshes_are_due_at_once_and_every_few_epochs(make_run):
 @pytest.mark.slow
 def test_labels_are_ranked_by_both_halves_or_by_one(trained, data):
   run = runs.reopen(trained)
-  trained = run.trained()
-  params = trained.params
-  queries, whole = (
-    trained.queries(run.dataset.test.tokens),
-    trained.labels(),
-  )
-  halves = {view: trained.labels(view) for view in ("encoder", "classifier")}
+  best = run.trained()
+  queries, whole = best.queries(run.dataset.test.tokens), best.labels()
+  halves = {view: best.labels(view) for view in ("encoder", "classifier")}
   assert queries.shape[1] == whole.shape[1] == 20
   for part in (queries, whole):
     np.testing.assert_allclose(np.linalg.norm(part[:, :12], axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(np.linalg.norm(part[:, 12:], axis=1), 1, rtol=1e-5)
   np.testing.assert_allclose(sum(halves.values()), whole, atol=1e-6)
   assert not np.any(halves["encoder"][:, 12:]) and not np.any(halves["classifier"][:, :12])
-  unit = np.asarray(params[unidec.TABLE][: tiny_runs.NUM_LABELS])
+  unit = np.asarray(best.params[unidec.TABLE][: tiny_runs.NUM_LABELS])
   unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
   np.testing.assert_allclose(halves["classifier"][:, 12:], unit, atol=1e-5)
   texts = list(run.dataset.test.texts[:5])
