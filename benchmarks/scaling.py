@@ -51,7 +51,7 @@ from xmc_jax.training.step import TrainStep
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results" / "scaling.json"
-METHODS = ("dexml", "dpr", "ance", "ova", "ngame", "dexa", "unidec", "depsl", "prime", "ramen")
+_METHODS = ("dexml", "dpr", "ance", "ova", "ngame", "dexa", "unidec", "depsl", "prime", "ramen")
 # UniDEC's clusters have 250 points at each of these N, whose ratios are powers of two.
 POINTS = (16_000, 64_000, 256_000, 1_024_000)
 LABELS = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
@@ -232,7 +232,7 @@ def kept() -> list[dict]:
 
 def keep(found: list[dict]) -> None:
   """Writes all records, one per line."""
-  found = sorted(found, key=lambda one: (METHODS.index(one["method"]), one["points"], one["labels"]))
+  found = sorted(found, key=lambda one: (_METHODS.index(one["method"]), one["points"], one["labels"]))
   head = {
     "machine": children.machine(),
     "seconds": "of the processor (cpu) and by the clock (wall)",
@@ -274,7 +274,7 @@ def say_exponents(method: str, by: str) -> None:
 
 
 def main() -> None:
-  given = flags.parse(__doc__, methods=METHODS, limit=900.0, only_table=False, point=())
+  given = flags.parse(__doc__, methods=_METHODS, limit=900.0, only_table=False, point=())
   if given.point:
     return measure_point(*given.point)
   if not given.only_table:

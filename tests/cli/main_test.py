@@ -349,8 +349,8 @@ def begin(command, monkeypatch):
 
 def test_the_folder_of_a_refused_training_can_be_used_again(command, begin, folder, tmp_path):
   workdir = f"--workdir={tmp_path / 'run'}"
-  command(*training("/nowhere"), workdir).line()
-  command(*training(folder, **{"eval.k": 61}), workdir).line()
+  assert "/nowhere" in command(*training("/nowhere"), workdir).line()
+  assert "eval.k = 61" in command(*training(folder, **{"eval.k": 61}), workdir).line()
   begin(*training(folder), workdir)
 
 

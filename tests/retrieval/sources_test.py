@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import strategies as st
 
+from xmc_jax import config as configs
 from xmc_jax.retrieval.lexical import Lexicon
 from xmc_jax.retrieval.sources import SOURCES, Block, Corpus, Queries, Retriever, values_at
 
@@ -157,6 +158,10 @@ def test_values_of_a_row_whose_entries_are_in_disorder():
 
 
 # --- the registry ---
+
+
+def test_each_source_has_its_function_and_its_meaning():
+  assert list(SOURCES) == ["encoder", "classifier", *configs.SOURCES]
 
 
 def test_a_corpus_without_classifiers_has_one_source_less():

@@ -185,8 +185,8 @@ def _files(made: Made) -> str:
   ]
   if facts["ranks_by"] == HYBRID:
     points = f"{facts['points']:,} training points"
-    views = ", ".join(facts["views"])
-    rows += [("index/labels_VIEW.npy", f"label vectors of one kind each: {views}")] * (
+    scorers = ", ".join(facts["views"])
+    rows += [("index/labels_SCORER.npy", f"label vectors of one scorer each: {scorers}")] * (
       len(facts["views"]) > 1
     )
     rows += [

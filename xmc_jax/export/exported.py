@@ -159,7 +159,7 @@ class Exported:
 
   @functools.cached_property
   def _hybrid(self) -> HybridRanker:
-    vectors = {view: np.asarray(array) for view, array in self._by_view.items()}
+    vectors = {scorer: np.asarray(array) for scorer, array in self._by_scorer.items()}
     memory = cast(memory_files.Memory, self._memory)  # a hybrid export has one
     return memory_files.ranker(memory, vectors, self._texts)
 
@@ -174,17 +174,19 @@ class Exported:
     atomic.check_room(
       part,
       label_files.num_bytes(
-        texts, width, num_views=len(self._by_view), num_points=0 if points is None else len(points)
+        texts, width, num_scorers=len(self._by_scorer), num_points=0 if points is None else len(points)
       ),
       "the index with the new labels",
     )
     vectors = self._embed(LABELS, new) if new else np.zeros((0, width), np.float32)
     sample = label_files.read_sample(whole_folder.current(self._folder / INDEX), width)
     # A new label has only its text. It has no classifier, so its classifier vector is 0.
-    added = {view: vectors if view == "encoder" else np.zeros_like(vectors) for view in self._by_view}
-    views = {view: [array, added[view]] for view, array in self._by_view.items()}
+    added = {scorer: vectors if scorer == "encoder" else np.zeros_like(vectors) for scorer in self._by_scorer}
+    scorers = {scorer: [array, added[scorer]] for scorer, array in self._by_scorer.items()}
     keys = [*self._keys, *new_keys]
-    label_files.write(part, [self._vectors, vectors], texts, sample, keys=keys, views=views, points=points)
+    label_files.write(
+      part, [self._vectors, vectors], texts, sample, keys=keys, scorers=scorers, points=points
+    )
 
   def _check_can_add(self) -> None:
     if self._facts["adds_labels"] and self._programs.has(LABELS):
@@ -197,11 +199,13 @@ class Exported:
     )
 
   def _reread(self) -> None:
-    folder, views = whole_folder.current(self._folder / INDEX), self._facts["views"]
+    folder, scorers = whole_folder.current(self._folder / INDEX), self._facts["views"]
     self._vectors, self._texts, self._keys = label_files.read(folder)
-    self._by_view = {"encoder": self._vectors}
-    if len(views) > 1:
-      self._by_view = {view: label_files.read_view(folder, view, len(self._texts)) for view in views}
+    self._by_scorer = {"encoder": self._vectors}
+    if len(scorers) > 1:
+      self._by_scorer = {
+        scorer: label_files.read_scorer(folder, scorer, len(self._texts)) for scorer in scorers
+      }
     self._id_of: dict[str, int] = {}
     for number, text in enumerate(self._texts):
       self._id_of.setdefault(text, number)  # data sets may have labels with one text

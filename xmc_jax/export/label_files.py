@@ -27,19 +27,19 @@ BLOCK = 1 << 16  # vectors at a time
 _SCANN_DEPTH = 100  # number of labels per query that ScaNN's search is tuned for
 
 
-def num_bytes(texts: Sequence[str], width: int, *, num_views: int, num_points: int) -> int:
+def num_bytes(texts: Sequence[str], width: int, *, num_scorers: int, num_points: int) -> int:
   """Returns the most bytes that an index takes on disk: three copies of the vectors, ScaNN's files, texts.
 
   Args:
     texts: L label texts.
     width: D of the label vectors.
-    num_views: number of kinds of label vectors.
+    num_scorers: number of the method's scorers.
     num_points: training points in an index of both; 0 for none.
   """
-  num_labels, num_views = len(texts), num_views if num_views > 1 else 0
+  num_labels, num_scorers = len(texts), num_scorers if num_scorers > 1 else 0
   own = num_labels * (3 * 4 * width + width + 16 + 64) + 2 * text_bytes(texts)
   in_both = num_points + num_labels if num_points else 0
-  return own + 4 * width * (num_views * num_labels + in_both) + 256 * num_views
+  return own + 4 * width * (num_scorers * num_labels + in_both) + 256 * num_scorers
 
 
 def text_bytes(texts: Sequence[str]) -> int:
@@ -53,7 +53,7 @@ def write(
   sample: np.ndarray,
   *,
   keys: Sequence[str] | None = None,
-  views: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
+  scorers: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
   points: np.ndarray | None = None,
 ) -> str:
   """Writes an index of L labels.
@@ -64,7 +64,7 @@ def write(
     texts: L label texts.
     sample: `[m, D]` queries that ScaNN's search is tuned with; stored next to its index.
     keys: the L keys of the labels; None if they are the texts.
-    views: kinds of label vectors by name, like `parts`; written if there are several.
+    scorers: label vectors by scorer, like `parts`; written if there are several.
     points: `[N, D]` training points, for an index of both; None for none.
 
   Returns:
@@ -72,9 +72,9 @@ def write(
   """
   folder.mkdir(parents=True, exist_ok=True)
   write_vectors(folder / VECTORS, len(texts), _blocks(parts))
-  if len(views) > 1:
-    for view, of_view in views.items():
-      write_vectors(folder / _of_view(view), len(texts), _blocks(of_view))
+  if len(scorers) > 1:
+    for scorer, scorer_parts in scorers.items():
+      write_vectors(folder / _file_of(scorer), len(texts), _blocks(scorer_parts))
   write_texts(folder / TEXTS, texts, texts if keys is None else keys)
   vectors = open_array(folder / VECTORS, len(texts))
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))
@@ -137,9 +137,9 @@ def read(folder: Path) -> tuple[np.ndarray, list[str], list[str]]:
   return open_array(folder / VECTORS, len(texts)), texts, keys
 
 
-def read_view(folder: Path, view: str, num_labels: int) -> np.ndarray:
-  """Reads another kind of label vectors, `[L, D]`, as `read` does."""
-  return open_array(folder / _of_view(view), num_labels)
+def read_scorer(folder: Path, scorer: str, num_labels: int) -> np.ndarray:
+  """Reads the label vectors `[L, D]` of one scorer, as `read` does."""
+  return open_array(folder / _file_of(scorer), num_labels)
 
 
 open_array = functools.partial(npy.read, remedy="export again")
@@ -184,8 +184,8 @@ def _write_scann(folder: Path, vectors: np.ndarray, sample: np.ndarray) -> str:
   return ""
 
 
-def _of_view(view: str) -> str:
-  return f"labels_{view}.npy"
+def _file_of(scorer: str) -> str:
+  return f"labels_{scorer}.npy"
 
 
 def _blocks(parts: Sequence[np.ndarray]) -> Iterator[np.ndarray]:

@@ -59,7 +59,7 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
   Args:
     workdir: the run's folder.
     destination: the folder to write; '' is `export` in `workdir`. An earlier export there is replaced.
-    scores: what `Exported` ranks by. 'hybrid' is all sources. For a method with views: 'encoder',
+    scores: what `Exported` ranks by. 'hybrid' is all sources. For a method with scorers: 'encoder',
       'classifier', or 'fused', which here is their sum. For a method with a memory of keys, 'fused' ranks
       by label texts alone. '' takes the scores of the run's config.
 
@@ -163,12 +163,12 @@ def _write_index(
   folder: pathlib.Path, source: _Source, vectors: np.ndarray, points: np.ndarray | None
 ) -> str:
   """Writes the label index; returns why there is no ScaNN index, '' if there is one."""
-  run, views = source.trained.run, {}
+  run, scorers = source.trained.run, {}
   if len(source.scorers) > 1:
-    views = {scorer: [array] for scorer, array in ranking.label_vectors(source.trained).items()}
+    scorers = {scorer: [array] for scorer, array in ranking.label_vectors(source.trained).items()}
   sample = _sample(source.trained)
   texts, keys = run.dataset.labels.texts, run.dataset.label_keys
-  no_scann = label_files.write(folder, [vectors], texts, sample, keys=keys, views=views, points=points)
+  no_scann = label_files.write(folder, [vectors], texts, sample, keys=keys, scorers=scorers, points=points)
   if no_scann:
     say(f"export: {no_scann}")
   return no_scann
@@ -209,7 +209,7 @@ def _sample(trained: Trained) -> np.ndarray:
 def _check_room(part: pathlib.Path, source: _Source, width: int, memory: Memory | None) -> None:
   num_points = len(memory.texts) if memory else 0
   texts = source.trained.run.dataset.labels.texts
-  size = label_files.num_bytes(texts, width, num_views=len(source.scorers), num_points=num_points)
+  size = label_files.num_bytes(texts, width, num_scorers=len(source.scorers), num_points=num_points)
   if memory:
     size += memory_files.num_bytes(memory, width)
   atomic.check_room(part, 2 * programs.parameter_bytes(source.trained) + size + _SLACK, "the export")

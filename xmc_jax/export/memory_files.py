@@ -77,13 +77,13 @@ def write(folder: Path, memory: Memory, blocks: Iterable[np.ndarray]) -> np.ndar
   return label_files.open_array(folder / POINTS, len(memory.texts))
 
 
-def read(folder: Path, num_labels: int, views: Iterable[str]) -> Memory:
+def read(folder: Path, num_labels: int, scorers: Iterable[str]) -> Memory:
   """Reads what `write` wrote and verifies its checksums; the points stay memory-mapped.
 
   Args:
     folder: the folder.
     num_labels: L; labels may have been added since.
-    views: names of the kinds of label vectors.
+    scorers: names of the method's scorers.
 
   Raises:
     DataError: a file is missing or damaged, or does not fit the others.
@@ -94,7 +94,7 @@ def read(folder: Path, num_labels: int, views: Iterable[str]) -> Memory:
   points = label_files.open_array(folder / POINTS, len(texts))
   truth = _read_truth(folder, (len(texts), num_labels))
   model = HybridModel.load(folder / MODEL, remedy="export again")
-  if model.features != feature_names(source_names(views)):
+  if model.features != feature_names(source_names(scorers)):
     raise DataError(f"{folder / MODEL}: was fitted on other features; export again")
   return Memory(points, truth, texts, checksums.read_record(folder)["temperature"], model)
 
@@ -104,7 +104,7 @@ def ranker(memory: Memory, vectors: Mapping[str, np.ndarray], texts: Sequence[st
 
   Args:
     memory: as `read` returns it.
-    vectors: `[L, D]` label vectors by view.
+    vectors: `[L, D]` label vectors by scorer.
     texts: L label texts; labels that were added after the memory was written belong to no point.
   """
   known = memory.truth

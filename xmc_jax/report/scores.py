@@ -87,7 +87,7 @@ class Sample(NamedTuple):
 
 
 def are_of_vectors(chosen: str) -> bool:
-  """Returns whether scores of this name come from vectors: 'fused' or a view, not 'hybrid' or a source."""
+  """Returns whether scores of this name come from vectors: 'fused' or a scorer, not 'hybrid' or a source."""
   return chosen != "hybrid" and chosen not in configs.SOURCES
 
 
@@ -197,16 +197,16 @@ def precision_recall(ranking: Ranking, hits: Hits, num_true: int) -> tuple[np.nd
     (precision `[n]`, recall `[n]`), from the highest threshold down; empty if no pair is true.
   """
   num_rows = len(ranking.ids)
-  drawn = np.random.default_rng(_SEED).permutation(num_rows)[:_CURVE_ROWS]
-  real = ranking.ids[drawn] >= 0
-  is_true, scores = _is_hit(ranking, hits)[drawn][real], ranking.scores[drawn][real]
+  sampled = np.random.default_rng(_SEED).permutation(num_rows)[:_CURVE_ROWS]
+  real = ranking.ids[sampled] >= 0
+  is_true, scores = _is_hit(ranking, hits)[sampled][real], ranking.scores[sampled][real]
   if not is_true.any():
     return np.zeros(0), np.zeros(0)
   order = np.argsort(-scores)
   right, ordered = np.cumsum(is_true[order]), scores[order]
   ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))  # equal scores share one threshold
   ends = ends[ends + 1 >= min(_STEADY, len(ordered))]
-  precision, recall = right[ends] / (ends + 1), right[ends] / (num_true * len(drawn) / num_rows)
+  precision, recall = right[ends] / (ends + 1), right[ends] / (num_true * len(sampled) / num_rows)
   even = np.searchsorted(recall, np.linspace(recall[0], recall[-1], _CURVE_POINTS))
   kept = np.unique(np.minimum(even, len(ends) - 1))
   return precision[kept], np.minimum(recall[kept], 1.0)

@@ -2,7 +2,8 @@
 
 A source takes a block of queries and returns its best labels, and a function that scores any label for them.
 Its scores resemble probabilities: 0 if it knows nothing, about 1 if it is certain. To add a source, write a
-function, and its name and meaning in `config.SOURCES`. docs/formulas.md, "Ranking", has the formulas.
+function, list it in `SOURCES`, and give its meaning in `config.SOURCES`. docs/formulas.md, "Ranking", has the
+formulas.
 """
 
 import dataclasses
@@ -15,7 +16,6 @@ import numpy as np
 import scipy.sparse as sp
 from jax.sharding import Mesh
 
-from xmc_jax import config as configs
 from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
@@ -88,10 +88,10 @@ class Retriever:
   """
 
   def __init__(self, corpus: Corpus, *, backend: str = "exact", devices: Mesh | None = None):
-    by_view = {name: _finite(vectors) for name, vectors in corpus.label_vectors.items()}
+    by_scorer = {name: _finite(vectors) for name, vectors in corpus.label_vectors.items()}
     self.points = unit_rows(_finite(corpus.point_vectors))
     # Keeps only one copy of the points, as there may be millions.
-    self.corpus = corpus = corpus._replace(label_vectors=by_view, point_vectors=self.points[:0])
+    self.corpus = corpus = corpus._replace(label_vectors=by_scorer, point_vectors=self.points[:0])
     index = functools.partial(Index, backend=backend, devices=devices, patience=50)
     self._used = {name: np.asarray(vectors.any(axis=0)) for name, vectors in corpus.label_vectors.items()}
     self._labels = {
@@ -233,14 +233,19 @@ def memory_regression(block: Block) -> Found:
 
 
 SOURCES: dict[str, Callable[[Block], Found]] = {
-  name: globals()[name] for name in ("encoder", "classifier", *configs.SOURCES)
+  "encoder": encoder,
+  "classifier": classifier,
+  "memory": memory,
+  "memory_regression": memory_regression,
+  "lexical_memory": lexical_memory,
+  "lexical_labels": lexical_labels,
 }
 
 
-def source_names(views: Iterable[str]) -> tuple[str, ...]:
-  """Returns the sources that exist with these kinds of label vectors, in the order of `SOURCES`."""
-  views = tuple(views)
-  return tuple(name for name in SOURCES if name != "classifier" or name in views)
+def source_names(scorers: Iterable[str]) -> tuple[str, ...]:
+  """Returns the sources that exist with these scorers, in the order of `SOURCES`."""
+  scorers = tuple(scorers)
+  return tuple(name for name in SOURCES if name != "classifier" or name in scorers)
 
 
 def values_at(scores: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:

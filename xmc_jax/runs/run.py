@@ -90,9 +90,12 @@ class Run:
       num_labelled=self.data.num_labelled,
     )
 
-  @property
+  @functools.cached_property
   def is_refitted(self) -> bool:
-    """Returns whether the parameters were trained on all rows (`train.refit`); not so for a last step."""
+    """Returns whether the parameters were trained on all rows (`train.refit`); not so for a last step.
+
+    Reads every byte of them once, as it looks for a whole step.
+    """
     return self.ranking_folder == self.workdir and self.saved.is_refitted()
 
   @property

@@ -11,7 +11,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   best/           the parameters with the best validation metric
   refit/          the training on all rows, if `train.refit` is set: its own checkpoints, metrics and best
   metrics.jsonl   one line per reading
-  hybrid.json     how sources are joined; memory.npy: embedded training points; fusion.npz: joined views
+  hybrid.json     how sources are joined; memory.npy: embedded training points; fusion.npz: joined scorers
   report/  predictions/
 """
 
