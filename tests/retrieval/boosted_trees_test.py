@@ -31,7 +31,7 @@ def test_it_predicts_what_lightgbm_predicts(settings, num_rows, kind):
   trees = boosted_trees.fitted(features, right, SETTINGS | settings, 7)
   data = lightgbm.Dataset(features, right.astype(np.float32), params={"verbose": -1})
   theirs = lightgbm.train({"num_leaves": boosted_trees.MOST_LEAVES} | SETTINGS | settings, data, 7)
-  edges = np.repeat(np.float32([node[1] for node in trees.nodes])[:, None], NUM_FEATURES, axis=1)
+  edges = np.repeat(np.array([node[1] for node in trees.nodes])[:, None], NUM_FEATURES, axis=1)
   for looked_at in (features, made(999)[0], edges, features[:1], features[:0]):
     expected = theirs.predict(looked_at, raw_score=True) if len(looked_at) else []
     np.testing.assert_array_equal(trees.predict(looked_at), expected)
