@@ -241,24 +241,19 @@ def test_runs_of_before_go_on_with_their_numbers(folder, run, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_who_begins_from_a_run_holds_out_its_rows(folder, tmp_path):
+  def created(name, config):
+    return create.create(config, tmp_path / name, MetricWriter(tmp_path)).config
+
   first = tmp_path / "first"
   settings = {"data.num_validation": 33, "train.num_epochs": 1, "train.batch_size": 64}
   commands.train_and_test(tiny_runs.config(folder, **settings), first)
-  on_top = create.create(
-    small(folder, init_from=str(first)), tmp_path / "second", MetricWriter(tmp_path)
-  ).config
-  assert on_top.data.num_validation == 33
+  assert created("second", small(folder, init_from=str(first))).data.num_validation == 33
   classifier = {"method.name": "classifier", "method.loss": "margin", "method.labels": "in_batch_table"}
   own = {"data.path": "", "init_from": str(first), "eval.num_candidates": 20}
-  on_top = create.create(
-    small(folder, **classifier, **own), tmp_path / "third", MetricWriter(tmp_path)
-  ).config
+  on_top = created("third", small(folder, **classifier, **own))
   assert chosen(on_top) == (33, 10, 8)  # eval.k is that of the run, too
   other = tiny_runs.write_data(tmp_path / "other", num_train=100)
-  on_other = create.create(
-    small(other, init_from=str(first)), tmp_path / "fourth", MetricWriter(tmp_path)
-  ).config
-  assert on_other.data.num_validation == 10  # of 95 rows
+  assert created("fourth", small(other, init_from=str(first))).data.num_validation == 10  # of 95 rows
 
 
 def test_preparing_and_planning_say_the_same(folder, capsys):

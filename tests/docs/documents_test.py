@@ -10,14 +10,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-import warnings
 
 import pytest
 import yaml
-from absl import flags
 
 import xmc_jax
-from tests import tiny_runs
+from tests import command_lines, tiny_runs
 from xmc_jax import main, methods
 from xmc_jax.cli import commands as workflow
 from xmc_jax.cli import flags as options
@@ -66,9 +64,8 @@ print(json.dumps(said))
 
 def blocks(page: pathlib.Path, *languages: str) -> list[str]:
   """The fenced blocks of a page in one of these languages."""
-  return [
-    text for language, text in FENCED.findall(page.read_text(encoding="utf-8")) if language in languages
-  ]
+  fenced = FENCED.findall(page.read_text(encoding="utf-8"))
+  return [text for language, text in fenced if language in languages]
 
 
 def lines_to_type(page: pathlib.Path) -> list[str]:
@@ -109,23 +106,12 @@ OF_MAIN = {" ".join(arguments): arguments for _, name, arguments in ALL if name 
 
 @pytest.fixture
 def parsed(monkeypatch):
-  """Reads a command line as the program does, and leaves the flags as they were."""
-  before = {name: flags.FLAGS[name].default for name in flags.FLAGS}
+  """Reads a command line as the program does."""
 
   @contextlib.contextmanager
   def reading(arguments):
-    argv = ["xmc_jax", *arguments]
-    monkeypatch.setattr(sys, "argv", argv)  # where ml_collections looks for overrides
-    try:
-      with warnings.catch_warnings():  # ml_collections loads config files in a way that Python means to drop
-        warnings.filterwarnings("ignore", "the load_module", DeprecationWarning)
-        yield options.parse(argv)
-    finally:
-      for name in set(flags.FLAGS) - set(before):
-        delattr(flags.FLAGS, name)
-      for name, default in before.items():
-        flags.FLAGS[name].using_default_value, flags.FLAGS[name].present = True, 0
-        flags.FLAGS[name].value = default
+    with command_lines.given(*arguments) as argv:
+      yield options.parse(argv)
 
   monkeypatch.chdir(ROOT)
   return reading
