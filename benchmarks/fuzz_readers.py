@@ -75,13 +75,7 @@ def fuzz(options) -> bool:
 
 def main():
   options = flags.parse(
-    __doc__,
-    files=10_000,
-    seed=0,
-    first=0,
-    seconds=20.0,
-    gigabytes=4.0,
-    folder=tempfile.gettempdir(),
+    __doc__, files=10_000, seed=0, first=0, seconds=20.0, gigabytes=4.0, folder=tempfile.gettempdir()
   )
   raise SystemExit(not fuzz(options))
 

@@ -206,15 +206,7 @@ _PARTS = {
 
 def main():
   options = flags.parse(
-    __doc__,
-    _PARTS,
-    num_rows=1024,
-    num_labels=131_072,
-    dim=384,
-    chunk=4096,
-    rounds=5,
-    alone=False,
-    growth="",
+    __doc__, _PARTS, num_rows=1024, num_labels=131_072, dim=384, chunk=4096, rounds=5, alone=False, growth=""
   )
   (measure_growth if options.growth else _PARTS[options.part])(options)
 

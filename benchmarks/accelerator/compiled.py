@@ -89,10 +89,7 @@ def seconds(one: hlo.Kernel, target: str) -> float:
 
 
 def compile_step(
-  config: ml_collections.ConfigDict,
-  target: str,
-  points=None,
-  labels=None,
+  config: ml_collections.ConfigDict, target: str, points=None, labels=None
 ) -> tuple[dict[str, Any], str]:
   """Returns the account of a step on a target, and its HLO; groups as in `abstract_step.make`."""
   with targets.as_default(target):

@@ -22,42 +22,13 @@ from xmc_jax.errors import UserError
 
 _LONGEST_MESSAGE = 600  # without the folder's name
 # What is put between, or in the place of, good pieces.
-_NUMBERS = (
-  "0 -0 -1 1.5 1_0 +1 1e5 1e300 1e400 0x1 nan NaN -inf Infinity 2147483648 4294967297 9223372036854775808"
-)
+_NUMBERS = f"0 -0 -1 1.5 1_0 +1 1e5 1e300 1e400 0x1 nan NaN -inf Infinity {2**31} {2**32 + 1} {2**63}"
 _MARKS = r"""" "" ' \ : :: , | ; -> = # [ ] { } [] {} null true [[1]] \ud800 \u0000 "title" "target_ind" """
-_BYTES = (
-  b"",
-  b" ",
-  b"\t",
-  b"\n",
-  b"\n\n",
-  b"\r",
-  b"\r\n",
-  b"\v",
-  b" " * 5000,
-  b"\0",
-  b"\x1a",
-  b"\x85",
-  b"\xff",
-  b"\xc3",
-)
-_OUTSIDE = (
-  b"\xed\xa0\x80",
-  b"\xe2\x80\xa8",
-  b"\xf4\x90\x80\x80",
-  "\u0663".encode(),
-  b"\xef\xbb\xbf",
-  b"\xff\xfe",
-)
-_LONG = (
-  b"9" * 5000,
-  b"[" * 2000,
-  b'{"a":' * 2000,
-  b"x" * 70_000,
-  b"0:1 " * 3000,
-  b"1," * 3000,
-)
+_BLANKS = (b"", b" ", b"\t", b"\n", b"\n\n", b"\r", b"\r\n", b"\v", b" " * 5000)
+_BYTES = (*_BLANKS, b"\0", b"\x1a", b"\x85", b"\xff", b"\xc3")
+_ENCODED = (b"\xed\xa0\x80", b"\xe2\x80\xa8", b"\xf4\x90\x80\x80", "\u0663".encode())
+_OUTSIDE = (*_ENCODED, b"\xef\xbb\xbf", b"\xff\xfe")
+_LONG = (b"9" * 5000, b"[" * 2000, b'{"a":' * 2000, b"x" * 70_000, b"0:1 " * 3000, b"1," * 3000)
 _HOSTILE = (*f"{_NUMBERS} {_MARKS}".encode().split(), *_BYTES, *_OUTSIDE, *_LONG)
 _PIECES = (rb"-?\d+(\.\d+)?", rb"[^\s:,|\[\]{}\"]+", rb"[^\n]*\n?")  # a number, a word, a line
 
@@ -134,21 +105,13 @@ def _hostile_array(array: np.ndarray, rng: random.Random) -> np.ndarray:
 
 
 class Outcome(NamedTuple):
-  """What became of a case.
+  """What became of a case."""
 
-  Attributes:
-    layout: the layout; with .gz where all is packed.
-    name: the file that was damaged.
-    how: what was done to it.
-    kind: 'loaded', 'refused', or 'failed'.
-    said: the one line, or what went wrong.
-  """
-
-  layout: str
-  name: str
+  layout: str  # with .gz where all is packed
+  name: str  # of the file that was damaged
   how: str
-  kind: str
-  said: str
+  kind: str  # 'loaded', 'refused', or 'failed'
+  said: str  # the one line, or what went wrong
 
 
 def _files_of(folder: Path) -> dict[str, bytes]:

@@ -103,9 +103,8 @@ def test_one_class_a_row_and_rows_without_a_known_one(tmp_path):
   samples.arrow_stream(folder / "data-00000-of-00001.arrow", table.to_batches())
   found = data.load(folder, test_fraction=0)
   assert rows_of(found.train.truth) == [[1], [], []] and list(found.train.texts) == ["a", "", "c"]
-  assert (
-    found.manifest["notices"][-1] == "rows whose label is -1, for unknown, count as rows without labels: 1"
-  )
+  said = "rows whose label is -1, for unknown, count as rows without labels: 1"
+  assert found.manifest["notices"][-1] == said
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,7 @@ def test_refusals_of_json_files(files, said, tmp_path):
 
 
 @pytest.mark.parametrize(
-  "name", ["../x.arrow", "/etc/x.arrow", "a/x.arrow", "..", "", "x\0.arrow", "..\\x.arrow", 7]
+  "name", ["../x.arrow", "/x.arrow", "a/x.arrow", "..", "", "x\0.arrow", "..\\x.arrow", 7]
 )
 def test_names_do_not_lead_out_of_the_folder(name, tmp_path):
   folder = saved(tmp_path / "set", state={"_data_files": [{"filename": name}]})

@@ -42,9 +42,7 @@ def reread(tmp_path):
     folder = data.write(tmp_path / "set", *args, **keywords)
     found = data.load(folder, cache_dir=tmp_path / "cache")
     labels = list(found.labels.texts)
-    sets = [
-      [{labels[label] for label in row.indices} for row in split.truth] for split in (found.train, found.test)
-    ]
+    sets = [[{labels[label] for label in row.indices} for row in truth] for truth in found.truth]
     return found, list(found.train.texts), sets, labels
 
   return through_files
@@ -218,11 +216,7 @@ REFUSED = {
   "bool": ((["a"], [[True]]), {}, r"labels\[0\]: .* found True"),
   "no label": ((["a", "b"], [[], []]), {}, "no text has a label"),
   "no text": (([], []), {}, "no text has a label"),
-  "id": (
-    (["a", "b"], [[0], [2]]),
-    {"label_texts": ["x", "y"]},
-    r"labels\[1\]: id 2 .* 2 label_texts \(0 to 1\)",
-  ),
+  "id": ((["a", "b"], [[0], [2]]), {"label_texts": ["x", "y"]}, r"labels\[1\]: id 2 .* \(0 to 1\)"),
   "negative id": ((["a"], [[-1]]), {"label_texts": ["x"]}, r"labels\[0\]: id -1"),
   "large id": ((["a", "b"], [[1], [2**64 - 1]]), {}, r"labels\[1\]: id 18446744073709551615 .* give names"),
   "hashed ids": ((["a", "b"], np.array([7, 2**63], np.uint64)), {}, r"labels\[1\]: id 9223372036854775808"),
@@ -231,17 +225,9 @@ REFUSED = {
   "two columns": ((["a", "b"], ((1, 0), (1, 1))), {}, r"labels: each row has 2 numbers, all 0 or 1"),
   "name": ((["a"], ["z"]), {"label_texts": ["x"]}, r"labels\[0\]: 'z' is not one of the 1 label_texts"),
   "label text": ((["a"], [[0]]), {"label_texts": [None]}, r"label_texts\[0\]: .* found None"),
-  "columns": (
-    (["a"], np.eye(2)[:1]),
-    {"label_texts": ["x"]},
-    "label_texts has 1 texts, and labels has 2 columns",
-  ),
+  "columns": ((["a"], np.eye(2)[:1]), {"label_texts": ["x"]}, "has 1 texts, and labels has 2 columns"),
   "half a test": ((["a"], ["x"]), {"test_texts": ["b"]}, "test_texts and test_labels belong together"),
-  "other kind": (
-    (["a"], ["x"]),
-    {"test_texts": ["b"], "test_labels": [[1]]},
-    "test_labels: expected one name per text, found lists of ids",
-  ),
+  "other kind": ((["a"], ["x"]), {"test_texts": ["b"], "test_labels": [[1]]}, "found lists of ids"),
   "not a list": ((["a"], iter(["x"])), {}, "labels: expected a list"),
 }
 

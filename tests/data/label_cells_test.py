@@ -54,9 +54,7 @@ def test_rows_of_0_and_1_of_classes_with_names(tmp_path):
   assert texts == samples.LABELS and rows == [[texts[0], texts[2]], [texts[3]]]
 
 
-@pytest.mark.parametrize(
-  "cells", [[[0, 1], [0]], [[1], [0]], [[0, 1], [0, 1]], [[0, 1], []], [[0, 1], [1, 2]]]
-)
+@pytest.mark.parametrize("cells", [[[0, 1], [0]], [[1], [0]], [[0, 1]] * 2, [[0, 1], []], [[0, 1], [1, 2]]])
 def test_lists_of_ids_are_no_rows_of_0_and_1(cells, tmp_path):
   _, rows, _ = read(table(tmp_path / "train.jsonl", cells))
   assert list(map(sorted, rows)) == [[str(label) for label in cell] for cell in cells]
@@ -137,7 +135,7 @@ def test_labels_that_the_label_file_lacks_are_counted_and_dropped_or_kept(name, 
   samples.write(tmp_path / name, "y\nx\n" if name == "labels.txt" else "uri,label\ny,Why\nx,Ex\n")
   lacks = "unknown labels: 3, such as 'new', 'old', 'newer'; uses: 5"
   refused(
-    tmp_path, f"line 5: expected a label of {name}, found 'new' ({lacks}; --config.data.unknown_labels=drop"
+    tmp_path, f"line 5: expected a label of {name}, found 'new' ({lacks}; --config.data.unknown_labels="
   )
   known = ["y", "x"] if name == "labels.txt" else ["Why", "Ex"]
   texts, rows, notices = read(tmp_path, unknown_labels="drop")

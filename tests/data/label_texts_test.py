@@ -132,9 +132,7 @@ def test_a_table_of_labels_for_index_files(layout, tmp_path):
   assert labels_of(folder, label_file="names.csv") == samples.LABELS
   named = labels_of(folder, label_file="names.csv", label_parent="parent")
   assert named[3] == "red apple > sea view" and len(named) == 5
-  refused(
-    folder, ".txt: has no columns of labels for --config.data.label_parent=parent", label_parent="parent"
-  )
+  refused(folder, ".txt: has no columns of labels for --config.data.label_parent", label_parent="parent")
 
 
 @pytest.mark.parametrize("name", ["labels.txt", None])
@@ -142,9 +140,7 @@ def test_settings_without_columns(name, tmp_path):
   samples.write(tmp_path / "train.csv", "text,labels\na,x\n")
   if name:
     samples.write(tmp_path / name, "x\n")
-  refused(
-    tmp_path, f"{name or 'train.csv'}: has no columns of labels for --config.data.l", label_text="title"
-  )
+  refused(tmp_path, f"{name or 'train.csv'}: has no columns of labels for --config", label_text="title")
 
 
 ENDLESS = "a parent that is not below the label itself, found"
@@ -153,19 +149,11 @@ ENDLESS = "a parent that is not below the label itself, found"
 @pytest.mark.parametrize(
   ("rows", "options", "said"),
   [
-    (
-      "p,poodle,d\nd,dogs,x\n",
-      {},
-      ", line 3: expected the key of another label, or nothing, in column 'parent'",
-    ),
+    ("p,poodle,d\nd,dogs,x\n", {}, ", line 3: expected the key of another label, or nothing, in column "),
     ("p,poodle,d\nd,dogs,a\na,animals,p\n", {}, f", line 2: expected {ENDLESS} 'p > d > a > p'"),
     ("p,poodle,d\nd,dogs,a\na,animals,d\n", {}, f", line 3: expected {ENDLESS} 'd > a > d'"),
     ("p,poodle,\nd,dogs,d\n", {}, f", line 3: expected {ENDLESS} 'd > d'"),
-    (
-      "p,poodle,\n",
-      {"label_parent": "up"},
-      ": expected a column 'up' of parents; set --config.data.label_parent=",
-    ),
+    ("p,poodle,\n", {"label_parent": "up"}, ": expected a column 'up' of parents; set --config.data.label_p"),
     ("p,poodle,\n", {"label_text": "title+x"}, ": expected a column 'title+x' of label texts; set "),
     ("p,poodle,\n", {"label_text": "parent"}, ": expected a column 'parent' of label texts; set "),
     ("p,poodle,\np,dogs,\n", {}, ": expected each key once in column 'id', found 'p' again"),
@@ -175,12 +163,6 @@ def test_refusals(rows, options, said, tmp_path):
   samples.write(tmp_path / "train.csv", "text,labels\na,p\n")
   path = samples.write(tmp_path / "labels.csv", f"id,title,parent\n{rows}")
   refused(tmp_path, f"{path}{said}", **{"label_parent": "parent"} | options)
-
-
-def test_a_column_of_labels_that_is_there_twice(tmp_path):
-  write_labels(tmp_path, "csv", ANIMALS)
-  samples.write(tmp_path / "labels.csv", "id,title,title\np,poodle,hairy\n")
-  refused(tmp_path, "labels.csv: expected one column 'title', found 2; rename one")
 
 
 def test_json_lines_may_leave_parents_out(tmp_path):
@@ -194,9 +176,7 @@ def test_json_lines_may_leave_parents_out(tmp_path):
 def test_a_parent_that_is_no_key(tmp_path):
   for value in (True, 1.5, ["d"], {"d": 1}):
     write_labels(tmp_path, "jsonl", [ANIMALS[0] | {"parent": value}, *ANIMALS[1:]])
-    refused(
-      tmp_path, "labels.jsonl, line 1: expected the key of another label, or noth", label_parent="parent"
-    )
+    refused(tmp_path, "labels.jsonl, line 1: expected the key of another label", label_parent="parent")
 
 
 def test_long_chains_end_in_one_line(tmp_path):
@@ -205,9 +185,7 @@ def test_long_chains_end_in_one_line(tmp_path):
   rows = [f"{at},x,{at - 1 if at else ''}" for at in range(count)]
   samples.write(tmp_path / "train.csv", "text,labels\na,0\n")
   samples.write(tmp_path / "labels.csv", samples.lines(["id,title,parent", *rows]))
-  refused(
-    tmp_path, "labels.csv, line 1027: expected a path of at most 4,096 letters of an", label_parent="parent"
-  )
+  refused(tmp_path, "labels.csv, line 1027: expected a path of at most 4,096 letters", label_parent="parent")
 
 
 def naive_path(at: int, parents: list[int]) -> list[int] | None:

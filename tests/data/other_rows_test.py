@@ -114,9 +114,7 @@ def test_what_was_guessed_is_not_guessed_again(known, tmp_path, changed, given, 
   assert found.test.texts[0] == text and rows_of(found.test.truth) == truth
 
 
-@pytest.mark.parametrize(
-  "name, expected", [("train.tsv", "none"), ("train.txt", "none"), ("train.csv", "auto")]
-)
+@pytest.mark.parametrize("name, expected", [("a.tsv", "none"), ("a.txt", "none"), ("a.csv", "auto")])
 def test_quotation_marks_are_what_they_were_in_tables_of_one_kind(tmp_path, name, expected):
   mark, text = ("\t", '"a" b') if not name.endswith(".csv") else (",", "a b")
   path = samples.write(tmp_path / name, f"text{mark}labels\n{text}{mark}x|y\n")

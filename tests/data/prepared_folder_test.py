@@ -153,9 +153,8 @@ print(data.prepare(folder, out, progress=progress).why)
 
 
 def child(*args) -> subprocess.Popen:
-  return subprocess.Popen(
-    [sys.executable, "-c", CHILD, *map(str, args)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-  )
+  command = [sys.executable, "-c", CHILD, *map(str, args)]
+  return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def test_killed_before_the_rename_leaves_nothing_half(folder, tmp_path):

@@ -141,9 +141,8 @@ def _renamed(folder: Path, end: str, names: dict[str, str], line: str) -> Path:
 
 
 def index_maps(folder: Path, end: str = "") -> Path:
-  return _renamed(
-    index(folder), end, {"trn_X": "train_map", "tst_X": "test_map", "Y": "label_map"}, "B{}\t{}"
-  )
+  names = {"trn_X": "train_map", "tst_X": "test_map", "Y": "label_map"}
+  return _renamed(index(folder), end, names, "B{}\t{}")
 
 
 def index_raw(folder: Path, end: str = "") -> Path:
@@ -216,10 +215,7 @@ def arrow_stream(path: Path, batches: list, compression: str | None = None, sche
 
   path.parent.mkdir(parents=True, exist_ok=True)
   options = pa.ipc.IpcWriteOptions(compression=compression)
-  with (
-    pa.OSFile(str(path), "wb") as file,
-    pa.ipc.new_stream(file, schema or batches[0].schema, options=options) as out,
-  ):
+  with pa.ipc.new_stream(path, schema or batches[0].schema, options=options) as out:
     for batch in batches:
       out.write_batch(batch)
   return path

@@ -333,11 +333,7 @@ EXPECTED["prime_classifier-paper"] = (
 )
 EXPECTED["ramen_classifier-paper"] = (
   "RAMEN, Table 10",
-  {
-    **MODULE_2,
-    **FROM_20,
-    **row("method.margin_positives method.margin_negatives", 2, 12),
-  },
+  {**MODULE_2, **FROM_20, **row("method.margin_positives method.margin_negatives", 2, 12)},
 )
 
 # What says where a run's data are and what a plan supposes of them.

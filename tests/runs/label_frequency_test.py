@@ -74,10 +74,7 @@ def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
   run = runs.reopen(chosen)
   trained = run.trained()
   validation, earned = run.data.validation, []
-  queries, labels = (
-    trained.queries(validation.tokens),
-    trained.labels(),
-  )
+  queries, labels = (trained.queries(validation.tokens), trained.labels())
   counts = (run.data.train.unfiltered_positives > 0).sum(axis=0).A1
   for weight in label_frequency.GRID:
     scores = queries @ labels.T / 0.05 + weight * np.log1p(counts)
