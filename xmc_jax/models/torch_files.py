@@ -2,8 +2,8 @@
 
 Since PyTorch 1.6 such a file is a zip: `<name>/data.pkl`, a pickled dict of tensors, and one raw buffer
 `<name>/data/<key>` per storage. A pickle can name any function, and set the state of any object. The
-unpickler here knows the few names that a dict of tensors needs and refuses every other. While it works, all
-objects but the dict are tuples or have no state, so a pickle cannot change them.
+unpickler here knows the few names that a dict of tensors needs and refuses every other. They become texts,
+arrays and methods, which have no state that a pickle without NumPy's types could set.
 """
 
 import collections
@@ -11,7 +11,7 @@ import math
 import pickle
 import zipfile
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -61,25 +61,7 @@ def read_torch_file(path: Path) -> dict[str, np.ndarray]:
     raise DataError(f"{path}: damaged PyTorch file ({type(error).__name__}: {error})") from None
   if not isinstance(state, dict):
     raise DataError(f"{path}: holds a {type(state).__name__}; expected a dict of tensors")
-  return {name: value.array for name, value in dict.items(state) if isinstance(value, _Tensor)}
-
-
-class _Type(NamedTuple):
-  """Holds the element type of a storage, by PyTorch's name."""
-
-  name: str
-
-
-class _Storage(NamedTuple):
-  """Holds a flat buffer of the archive."""
-
-  array: np.ndarray
-
-
-class _Tensor(NamedTuple):
-  """Holds a copy of a part of a storage."""
-
-  array: np.ndarray
+  return {name: value for name, value in dict.items(state) if isinstance(value, np.ndarray)}
 
 
 class _TensorUnpickler(pickle.Unpickler):
@@ -88,52 +70,41 @@ class _TensorUnpickler(pickle.Unpickler):
   def __init__(self, stream: IO[bytes], archive: zipfile.ZipFile, prefix: str, path: Path):
     super().__init__(stream)
     self._archive, self._prefix, self._path = archive, prefix, path
-    self._buffers: dict[str, _Storage] = {}
+    self._buffers: dict[str, np.ndarray] = {}
 
   def find_class(self, module: str, name: str) -> Any:
     if module == "torch" and name in _STORAGE_TYPES:
-      return _Type(name)
+      return name
     if (module, name) == ("collections", "OrderedDict"):
       return collections.OrderedDict
     if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-      return _RebuildTensor()
+      return self._tensor
     if (module, name) == ("torch._utils", "_rebuild_parameter"):
-      return _RebuildParameter()
+      return self._parameter
     raise DataError(f"{self._path}: refused, its pickle asks for {module}.{name}; use model.safetensors")
 
-  def persistent_load(self, pid: Any) -> _Storage:
-    kind, of_type, key, _, size = pid
-    if kind != "storage" or not isinstance(of_type, _Type):
-      raise DataError(f"{self._path}: unknown storage {pid!r:.60}")
+  def persistent_load(self, pid: Any) -> np.ndarray:
+    """Returns a storage: a flat buffer of the archive."""
+    _, of_type, key, _, size = pid
     if key not in self._buffers:
-      dtype = np.dtype(_STORAGE_TYPES[of_type.name])
+      dtype = np.dtype(_STORAGE_TYPES[of_type])
       member = self._archive.getinfo(f"{self._prefix}data/{key}")
       if member.file_size != size * dtype.itemsize or member.compress_type != zipfile.ZIP_STORED:
         expected = f"expected {size * dtype.itemsize}, not compressed"
         raise DataError(f"{self._path}: storage {key} has {member.file_size} bytes, {expected}")
-      self._buffers[key] = _Storage(np.frombuffer(self._archive.read(member), dtype))
+      self._buffers[key] = np.frombuffer(self._archive.read(member), dtype)
     return self._buffers[key]
 
+  def _tensor(
+    self, storage: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
+  ) -> np.ndarray:
+    """Copies a tensor from its storage; NumPy raises ValueError for a view beyond it."""
+    if math.prod(shape) > storage.size:
+      raise ValueError(f"a tensor of shape {shape} is larger than its storage of {storage.size}")
+    size = storage.itemsize
+    return np.ndarray(
+      shape, storage.dtype, storage, offset * size, [size * stride for stride in strides]
+    ).copy()
 
-class _RebuildTensor:
-  """Copies a tensor from its flat storage; NumPy raises ValueError for a view beyond it."""
-
-  __slots__ = ()
-
-  def __call__(
-    self, storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: object
-  ) -> _Tensor:
-    flat = storage.array
-    if math.prod(shape) > flat.size:
-      raise ValueError(f"a tensor of shape {shape} is larger than its storage of {flat.size}")
-    byte_strides = [stride * flat.itemsize for stride in strides]
-    return _Tensor(np.ndarray(shape, flat.dtype, flat, offset * flat.itemsize, byte_strides).copy())
-
-
-class _RebuildParameter:
-  """Returns a parameter's tensor unchanged."""
-
-  __slots__ = ()
-
-  def __call__(self, tensor: _Tensor, *_: object) -> _Tensor:
+  def _parameter(self, tensor: np.ndarray, *_: object) -> np.ndarray:
     return tensor
