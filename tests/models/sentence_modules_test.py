@@ -146,7 +146,7 @@ def test_what_cannot_be_followed_is_one_line(bert, tmp_path, modules, settings, 
 def test_a_dense_layer_of_another_width_is_one_line(bert, tmp_path):
   folder = folder_of(tmp_path / "folder", bert, ("Pooling", OLD), ("Dense", {"out_features": 8}))
   save_file({"linear.weight": np.zeros((8, 15), np.float32)}, folder / "2_Dense" / "model.safetensors")
-  with pytest.raises(DataError, match=r"'linear.weight' has shape \(8, 15\), expected \(8, 16\)"):
+  with pytest.raises(DataError, match=r"'linear.weight' has shape \(8, 15\), .* \(8, 16\)"):
     models.load_pretrained(str(folder))
 
 

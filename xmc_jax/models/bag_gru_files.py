@@ -14,6 +14,7 @@ from xmc_jax.errors import DataError
 from xmc_jax.models.architectures import Spec
 from xmc_jax.models.bag import BagSpec
 from xmc_jax.models.gru import DIRECTIONS, GruSpec
+from xmc_jax.models.sentence_modules import checked_tensor
 
 _TABLE = "word_embeddings.weight"
 _STATIC = "embedding.weight"  # the table of a StaticEmbedding
@@ -75,13 +76,7 @@ def from_tensors(
   """
   if isinstance(spec, BagSpec) and _STATIC in tensors:
     tensors = {_TABLE: tensors[_STATIC]}
-  for name, shape in _shapes(spec).items():
-    if name not in tensors:
-      raise DataError(f"{where}: tensor '{name}' is missing")
-    if tensors[name].shape != shape:
-      found = tensors[name].shape
-      raise DataError(f"{where}: tensor '{name}' has shape {found}, config.json asks for {shape}")
-  read = {name: np.asarray(tensors[name], np.float32) for name in _shapes(spec)}
+  read = {name: checked_tensor(tensors, name, shape, where) for name, shape in _shapes(spec).items()}
   params = {"word": read[_TABLE]}
   for direction, theirs in _directions(spec).items():
     # PyTorch has two biases for each gate. They are added, except that r scales the candidate's second one.

@@ -2,13 +2,25 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from xmc_jax.errors import DataError
 from xmc_jax.models.encoder import EncoderSpec
+from xmc_jax.models.sentence_modules import checked_tensor
 
+_DEFAULTS = {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "relative_attention_num_buckets": 32}
+# Our sizes -> the keys of config.json.
+_SIZES = {
+  "vocab_size": "vocab_size",
+  "width": "hidden_size",
+  "num_layers": "num_hidden_layers",
+  "num_heads": "num_attention_heads",
+  "ffn_width": "intermediate_size",
+  "max_positions": "max_position_embeddings",
+  "layer_norm_eps": "layer_norm_eps",
+}
 # Per block: our path -> Hugging Face's, below `layer_<i>` and `<layers>.<i>`.
 _OF_BERT = {
   "attention/query": "attention.self.query",
@@ -20,80 +32,77 @@ _OF_BERT = {
   "output": "output.dense",
   "output_layer_norm": "output.LayerNorm",
 }
-_SHIFTED = ("roberta", "xlm-roberta", "camembert")  # positions begin after the padding's token id
-_BLOCK = {
-  **dict.fromkeys(("bert", *_SHIFTED), _OF_BERT),
-  "mpnet": _OF_BERT
-  | {f"attention/{ours}": f"attention.attn.{ours[0]}" for ours in ("query", "key", "value", "output")}
-  | {"attention_layer_norm": "attention.LayerNorm"},
-  "distilbert": {
-    "attention/query": "attention.q_lin",
-    "attention/key": "attention.k_lin",
-    "attention/value": "attention.v_lin",
-    "attention/output": "attention.out_lin",
-    "attention_layer_norm": "sa_layer_norm",
-    "intermediate": "ffn.lin1",
-    "output": "ffn.lin2",
-    "output_layer_norm": "output_layer_norm",
-  },
-  # Some of ours are equal parts of one of theirs, in this order.
-  "modernbert": {
-    "attention_layer_norm": "attn_norm",
-    "attention/query": "attn.Wqkv",
-    "attention/key": "attn.Wqkv",
-    "attention/value": "attn.Wqkv",
-    "attention/output": "attn.Wo",
-    "intermediate_layer_norm": "mlp_norm",
-    "intermediate": "mlp.Wi",
-    "gate": "mlp.Wi",
-    "output": "mlp.Wo",
-  },
+
+
+class _Family(NamedTuple):
+  """Describes models of one `model_type`."""
+
+  class_name: str
+  block: dict[str, str]
+  sizes: dict[str, str]
+  switches: dict[str, Any]  # fields of EncoderSpec that no key of config.json tells
+  layers: str = "encoder.layer"
+  activation: str = "hidden_act"  # the key of config.json that names it
+  after_padding: bool = False  # whether positions begin after the padding's token id
+
+
+_BERT = _Family("BertModel", _OF_BERT, _SIZES | {"num_types": "type_vocab_size"}, {})
+_FAMILIES = {
+  "bert": _BERT,
+  "roberta": _BERT._replace(class_name="RobertaModel", after_padding=True),
+  "xlm-roberta": _BERT._replace(class_name="XLMRobertaModel", after_padding=True),
+  "camembert": _BERT._replace(class_name="CamembertModel", after_padding=True),
+  "mpnet": _Family(
+    "MPNetModel",
+    _OF_BERT
+    | {f"attention/{ours}": f"attention.attn.{ours[0]}" for ours in ("query", "key", "value", "output")}
+    | {"attention_layer_norm": "attention.LayerNorm"},
+    _SIZES | {"num_buckets": "relative_attention_num_buckets"},
+    {"first_position": 2},
+  ),
+  "distilbert": _Family(
+    "DistilBertModel",
+    {
+      "attention/query": "attention.q_lin",
+      "attention/key": "attention.k_lin",
+      "attention/value": "attention.v_lin",
+      "attention/output": "attention.out_lin",
+      "attention_layer_norm": "sa_layer_norm",
+      "intermediate": "ffn.lin1",
+      "output": "ffn.lin2",
+      "output_layer_norm": "output_layer_norm",
+    },
+    {
+      "vocab_size": "vocab_size",
+      "width": "dim",
+      "num_layers": "n_layers",
+      "num_heads": "n_heads",
+      "ffn_width": "hidden_dim",
+      "max_positions": "max_position_embeddings",
+    },
+    {},
+    layers="transformer.layer",
+    activation="activation",
+  ),
+  "modernbert": _Family(
+    "ModernBertModel",
+    {  # some of ours are equal parts of one of theirs, in this order
+      "attention_layer_norm": "attn_norm",
+      **dict.fromkeys(("attention/query", "attention/key", "attention/value"), "attn.Wqkv"),
+      "attention/output": "attn.Wo",
+      "intermediate_layer_norm": "mlp_norm",
+      **dict.fromkeys(("intermediate", "gate"), "mlp.Wi"),
+      "output": "mlp.Wo",
+    },
+    _SIZES
+    | {key: key for key in ("local_rope_theta", "local_attention", "norm_bias", "attention_bias", "mlp_bias")}
+    | {"layer_norm_eps": "norm_eps", "rope_theta": "global_rope_theta"}
+    | {"global_every": "global_attn_every_n_layers"},
+    {"pre_norm": True, "gated": True},
+    layers="layers",
+    activation="hidden_activation",
+  ),
 }
-_LAYERS = {"distilbert": "transformer.layer", "modernbert": "layers"}
-_CLASSES = {
-  "bert": "BertModel",
-  "roberta": "RobertaModel",
-  "xlm-roberta": "XLMRobertaModel",
-  "camembert": "CamembertModel",
-  "mpnet": "MPNetModel",
-  "distilbert": "DistilBertModel",
-  "modernbert": "ModernBertModel",
-}
-# Our sizes -> the keys of config.json.
-_COMMON = {
-  "vocab_size": "vocab_size",
-  "width": "hidden_size",
-  "num_layers": "num_hidden_layers",
-  "num_heads": "num_attention_heads",
-  "ffn_width": "intermediate_size",
-  "max_positions": "max_position_embeddings",
-  "layer_norm_eps": "layer_norm_eps",
-}
-_SIZES = {
-  **{kind: _COMMON | {"num_types": "type_vocab_size"} for kind in ("bert", *_SHIFTED)},
-  "mpnet": _COMMON | {"num_buckets": "relative_attention_num_buckets"},
-  "distilbert": {
-    "vocab_size": "vocab_size",
-    "width": "dim",
-    "num_layers": "n_layers",
-    "num_heads": "n_heads",
-    "ffn_width": "hidden_dim",
-    "max_positions": "max_position_embeddings",
-  },
-  "modernbert": _COMMON
-  | {
-    "layer_norm_eps": "norm_eps",
-    "rope_theta": "global_rope_theta",
-    "local_rope_theta": "local_rope_theta",
-    "local_attention": "local_attention",
-    "global_every": "global_attn_every_n_layers",
-    "norm_bias": "norm_bias",
-    "attention_bias": "attention_bias",
-    "mlp_bias": "mlp_bias",
-  },
-}
-_SWITCHES = {"modernbert": {"pre_norm": True, "gated": True}}
-_DEFAULTS = {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "relative_attention_num_buckets": 32}
 
 
 def names(spec: EncoderSpec) -> dict[str, str]:
@@ -106,11 +115,11 @@ def names(spec: EncoderSpec) -> dict[str, str]:
     pairs["embeddings/type"] = "embeddings.token_type_embeddings.weight"
   if spec.num_buckets:
     pairs["relative_bias"] = "encoder.relative_attention_bias.weight"
-  layers = _LAYERS.get(spec.kind, "encoder.layer")
+  family = _FAMILIES[spec.kind]
   modules = {"embeddings/layer_norm": f"embeddings.{'norm' if modern else 'LayerNorm'}"}
   for i in range(spec.num_layers):
-    for ours, theirs in _BLOCK[spec.kind].items():
-      modules[f"layer_{i}/{ours}"] = f"{layers}.{i}.{theirs}"
+    for ours, theirs in family.block.items():
+      modules[f"layer_{i}/{ours}"] = f"{family.layers}.{i}.{theirs}"
   if spec.pre_norm:
     modules["final_layer_norm"] = "final_norm"
     modules.pop("layer_0/attention_layer_norm", None)
@@ -152,7 +161,7 @@ def from_tensors(tensors: dict[str, np.ndarray], spec: EncoderSpec, where: Path)
     dict of our path to float32 numpy array.
 
   Raises:
-    DataError: names the first missing tensor, or the first with another shape.
+    DataError: names the first tensor that is missing or has another shape.
   """
   word = names(spec)["embeddings/word"]
   prefixes = sorted((name.removesuffix(word) for name in tensors if name.endswith(word)), key=len)
@@ -167,15 +176,8 @@ def from_tensors(tensors: dict[str, np.ndarray], spec: EncoderSpec, where: Path)
   }
   params = {}
   for theirs, parts in _parts(spec).items():
-    if theirs not in found:
-      raise DataError(f"{where}: tensor '{prefixes[0]}{theirs}' is missing")
-    value = np.asarray(found[theirs], np.float32)
     rows, *columns = shape(parts[0], spec)[:: -1 if parts[0].endswith("kernel") else 1]
-    wanted = (len(parts) * rows, *columns)
-    if value.shape != wanted:
-      raise DataError(
-        f"{where}: tensor '{prefixes[0]}{theirs}' has shape {value.shape}, config.json asks for {wanted}"
-      )
+    value = checked_tensor(found, theirs, (len(parts) * rows, *columns), where)
     for ours, part in zip(parts, np.split(value, len(parts))):
       params[ours] = np.ascontiguousarray(part.T if ours.endswith("kernel") else part)
   return params
@@ -205,21 +207,25 @@ def spec_from_config(config: dict[str, Any], where: Path) -> EncoderSpec:
     DataError: another architecture, an activation that is not exact GELU, relative positions, a missing key.
   """
   kind = config.get("model_type")
-  if not isinstance(kind, str) or kind not in _BLOCK:
-    raise DataError(f"{where}: model_type is {kind!r:.60}; supported are {', '.join(_BLOCK)}")
+  if not isinstance(kind, str) or kind not in _FAMILIES:
+    raise DataError(f"{where}: model_type is {kind!r:.60}; supported are {', '.join(_FAMILIES)}")
+  family = _FAMILIES[kind]
   if kind == "modernbert":
     config = _of_one_version(config, where)
-  activation = config.get(_activation_key(kind), "gelu")
+  activation = config.get(family.activation, "gelu")
   positions = config.get("position_embedding_type", "absolute")
   if activation != "gelu" or positions != "absolute":
     raise DataError(
       f"{where}: activation {activation!r}, positions {positions!r}; supported are 'gelu' and 'absolute'"
     )
   try:
-    sizes = {ours: (_DEFAULTS | config)[theirs] for ours, theirs in _SIZES[kind].items()}
+    sizes = {ours: (_DEFAULTS | config)[theirs] for ours, theirs in family.sizes.items()}
   except KeyError as error:
     raise DataError(f"{where}: key {error} is missing") from None
-  spec = EncoderSpec(kind, **sizes, **_SWITCHES.get(kind, {}), first_position=_first_position(config, kind))
+  if family.after_padding:
+    padding = config.get("pad_token_id", 1)
+    sizes["first_position"] = padding + 1 if type(padding) is int else padding  # `_check` refuses others
+  spec = EncoderSpec(kind, **sizes, **family.switches)
   _check(spec, where)
   return dataclasses.replace(spec, max_positions=spec.max_positions - spec.first_position)
 
@@ -243,18 +249,6 @@ def _of_one_version(config, where):
   return config
 
 
-def _activation_key(kind):
-  return {"distilbert": "activation", "modernbert": "hidden_activation"}.get(kind, "hidden_act")
-
-
-def _first_position(config, kind):
-  """Returns the row of a text's first token in the position table; leaves a wrong value to `_check`."""
-  if kind == "mpnet":
-    return 2
-  padding = config.get("pad_token_id", 1) if kind in _SHIFTED else -1
-  return padding + 1 if type(padding) is int else padding
-
-
 def _check(spec, where):
   """Raises DataError for sizes of another type, and for heads that do not divide the width."""
   for field in dataclasses.fields(spec):
@@ -267,12 +261,13 @@ def _check(spec, where):
 
 def config_from_spec(spec: EncoderSpec) -> dict[str, Any]:
   """Converts an EncoderSpec to a dict for config.json that Hugging Face reads."""
+  family = _FAMILIES[spec.kind]
   sizes = dataclasses.replace(spec, max_positions=spec.first_position + spec.max_positions)
   return {
     "model_type": spec.kind,
-    "architectures": [_CLASSES[spec.kind]],
+    "architectures": [family.class_name],
     "pad_token_id": max(0, spec.first_position - 1),
     "initializer_range": 0.02,
-    _activation_key(spec.kind): "gelu",
-    **{theirs: getattr(sizes, ours) for ours, theirs in _SIZES[spec.kind].items()},
+    family.activation: "gelu",
+    **{theirs: getattr(sizes, ours) for ours, theirs in family.sizes.items()},
   }

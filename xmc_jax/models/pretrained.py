@@ -14,7 +14,7 @@ from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.models import bag_gru_files, hf_names, locate, sentence_modules
 from xmc_jax.models.architectures import Spec, known_spec
 from xmc_jax.models.encoder import EncoderSpec
-from xmc_jax.models.sentence_modules import Modules, read_json, write_safetensors
+from xmc_jax.models.sentence_modules import Modules, checked_tensor, read_json, write_safetensors
 from xmc_jax.models.torch_files import read_torch_file
 from xmc_jax.storage import atomic
 
@@ -153,15 +153,9 @@ def _read_safetensors(file):
 
 def _read_projection(folder, modules, width):
   tensors, file = _read_tensors(folder / modules.dense)
-  if "linear.weight" not in tensors:
-    raise DataError(f"{file}: tensor 'linear.weight' is missing")
-  kernel = np.ascontiguousarray(np.asarray(tensors["linear.weight"], np.float32).T)
-  if kernel.shape != (width, modules.projection_dim):
-    raise DataError(
-      f"{file}: tensor 'linear.weight' has shape {kernel.T.shape}, expected {(modules.projection_dim, width)}"
-    )
-  bias = tensors.get("linear.bias", np.zeros(kernel.shape[1]))
-  return {"kernel": kernel, "bias": np.asarray(bias, np.float32)}
+  weight = checked_tensor(tensors, "linear.weight", (modules.projection_dim, width), file)
+  bias = tensors.get("linear.bias", np.zeros(len(weight)))
+  return {"kernel": np.ascontiguousarray(weight.T), "bias": np.asarray(bias, np.float32)}
 
 
 def save_pretrained(

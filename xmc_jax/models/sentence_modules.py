@@ -210,3 +210,15 @@ def write_safetensors(file: Path, tensors: dict[str, np.ndarray]) -> None:
   """Writes tensors with the format tag that Hugging Face requires, whole or not at all."""
   with atomic.written_whole(file) as target:
     safetensors.numpy.save_file(tensors, target, {"format": "pt"})
+
+
+def checked_tensor(
+  tensors: Mapping[str, np.ndarray], name: str, shape: tuple[int, ...], where: Path
+) -> np.ndarray:
+  """Returns a tensor of a file as float32; raises DataError if it is missing or has another shape."""
+  if name not in tensors:
+    raise DataError(f"{where}: tensor '{name}' is missing")
+  if tensors[name].shape != shape:
+    found = tensors[name].shape
+    raise DataError(f"{where}: tensor '{name}' has shape {found}, config.json asks for {shape}")
+  return np.asarray(tensors[name], np.float32)
