@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -102,7 +102,9 @@ def read_array(path: Path, *types: str) -> np.ndarray:
   return array
 
 
-def read_ragged(folder: Path, name: str, *types: str) -> tuple[np.ndarray, np.ndarray]:
+def read_ragged(
+  folder: Path, name: str, *types: str, num_rows: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
   """Reads a RaggedFile: values of one of these types, and offsets. Checks the offsets, not the values."""
   values, path = read_array(folder / f"{name}.npy", *types), folder / f"{name}_offsets.npy"
   offsets = read_array(path, "int64")
@@ -110,6 +112,9 @@ def read_ragged(folder: Path, name: str, *types: str) -> tuple[np.ndarray, np.nd
   if ends != [0, len(values)] or np.any(offsets[1:] < offsets[:-1]):
     expected = f"offsets that grow from 0 to {len(values)}, the length of {name}.npy"
     raise DataError(f"{path}: expected {expected}; prepare the data again")
+  if num_rows not in (None, len(offsets) - 1):
+    found = f"{len(offsets) - 1}; prepare the data again"
+    raise DataError(f"{path}: expected offsets of {num_rows} rows, found {found}")
   return values, offsets
 
 
@@ -117,16 +122,45 @@ def read_csr(folder: Path, name: str, shape: tuple[int, int]) -> "sp.csr_matrix"
   """Reads a CsrFile as a scipy csr: float32 with values, bool without."""
   import scipy.sparse
 
-  columns, offsets = read_ragged(folder, f"{name}.columns", "int32")
+  columns, offsets = read_ragged(folder, f"{name}.columns", "int32", num_rows=shape[0])
   values_path = folder / f"{name}.values.npy"
   values = read_array(values_path, "float32") if values_path.exists() else np.ones(len(columns), bool)
-  if len(offsets) != shape[0] + 1 or len(values) != len(columns):
-    expected = f"{shape[0]} rows with as many values as columns"
-    raise DataError(f"{folder}: expected {name} to have {expected}; prepare the data again")
+  if len(values) != len(columns):
+    found = f"{len(values)}; prepare the data again"
+    raise DataError(f"{values_path}: expected {len(columns)} values, found {found}")
   matrix = scipy.sparse.csr_matrix((values, columns, offsets), shape=shape)
   # Columns were written sorted and distinct. Without this flag scipy would check, and may sort in place.
   matrix.has_canonical_format = True
   return matrix
+
+
+class Ragged:
+  """Holds rows of different lengths in one flat array, in memory or memory-mapped.
+
+  Attributes:
+    lengths: `[n]` the length of each row.
+  """
+
+  def __init__(self, values: np.ndarray, starts: np.ndarray, lengths: np.ndarray):
+    self._values, self._starts, self.lengths = values, starts, lengths
+
+  @classmethod
+  def of_offsets(cls, values: np.ndarray, offsets: np.ndarray) -> Self:
+    """Takes the rows from flat values and the `[n + 1]` offsets of each."""
+    return cls(values, offsets[:-1], np.diff(offsets))
+
+  def __len__(self) -> int:
+    return len(self._starts)
+
+  def rows(self, indices: slice | np.ndarray) -> Self:
+    """Returns these rows alone; they share the values."""
+    return type(self)(self._values, self._starts[indices], self.lengths[indices])
+
+  def followed_by(self, more: Self) -> Self:
+    """Returns these rows and then the others; copies all values into memory."""
+    starts = np.concatenate([self._starts, len(self._values) + more._starts])
+    lengths = np.concatenate([self.lengths, more.lengths])
+    return type(self)(np.concatenate([self._values, more._values]), starts, lengths)
 
 
 def lengths_of(rows: Iterable) -> np.ndarray:

@@ -173,23 +173,16 @@ class Dataset:
     return load_tokenizer(self.folder / TOKENIZER)
 
   def _text_set(self, name: str) -> TextSet:
-    data, offsets = read_ragged(self.folder, f"{name}.texts", "uint8")
-    tokens = None
-    if self.manifest["tokenizer"]:
-      tokens = TokenTable.of_offsets(*read_ragged(self.folder, f"{name}.tokens", "uint16", "int32"))
-      if len(tokens) != len(offsets) - 1:
-        wrong = f"{name} to have as many token rows as texts ({len(offsets) - 1}), found {len(tokens)}"
-        raise DataError(f"{self.folder}: expected {wrong}; prepare the data again")
-    return TextSet(Texts.of_offsets(data, offsets), tokens)
+    texts = Texts.of_offsets(*read_ragged(self.folder, f"{name}.texts", "uint8"))
+    if not self.manifest["tokenizer"]:
+      return TextSet(texts, None)
+    ids = read_ragged(self.folder, f"{name}.tokens", "uint16", "int32", num_rows=len(texts))
+    return TextSet(texts, TokenTable.of_offsets(*ids))
 
   def _label_keys(self) -> Texts:
     if "labels.keys.npy" not in self.manifest["files"]:
       return self.labels.texts
-    data, offsets = read_ragged(self.folder, "labels.keys", "uint8")
-    if len(offsets) - 1 != self.num_labels:
-      wrong = f"as many keys as labels ({self.num_labels}), found {len(offsets) - 1}"
-      raise DataError(f"{self.folder}: expected {wrong}; prepare the data again")
-    return Texts.of_offsets(data, offsets)
+    return Texts.of_offsets(*read_ragged(self.folder, "labels.keys", "uint8", num_rows=self.num_labels))
 
   def _split(self, name: str) -> Split:
     texts, tokens = self._text_set(name)

@@ -12,7 +12,6 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import UnionType
 
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import Options, excerpt
@@ -47,13 +46,6 @@ _ROWS = {
 # These rows are shown only if a count is not 0.
 _ONLY_IF_ANY = {"empty_texts", "repeated_texts", "in_train", "unknown", "validation"}
 _ONLY_IF_ANY |= {"duplicates", "zeros", "filter_duplicates"}
-# Entries of a manifest, besides format and version, by their types.
-_ENTRIES: dict[type | UnionType, tuple[str, ...]] = {
-  str: ("name", "layout"),
-  list: ("sources", "notices"),
-  dict: ("options", "counts", "files"),
-  dict | None: ("tokenizer", "read_by"),
-}
 TOKENIZER = "tokenizer.json"
 # A file modified less than this before its checksum was taken may change again with the same time stamp.
 _CLOCK_TICK_NS = 2_000_000_000
@@ -92,9 +84,6 @@ def read_manifest(folder: str | Path) -> dict:
   if manifest.get("version") != VERSION:
     found = excerpt(manifest.get("version"))
     raise DataError(f"{path}: expected format version {VERSION}, found {found}; prepare the data again")
-  for kind, keys in _ENTRIES.items():
-    if wrong := [key for key in keys if not isinstance(manifest.get(key), kind)]:
-      raise DataError(f"{path}: the entry {wrong[0]!r} is damaged; prepare the data again")
   # A name must be a file of this folder. A damaged manifest might contain a path.
   for key, names in (("files", manifest["files"]), ("counts", manifest["counts"].get("graphs", ()))):
     if any("/" in name for name in names):

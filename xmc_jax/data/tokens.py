@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xmc_jax.data.arrays import lengths_of
+from xmc_jax.data.arrays import Ragged, lengths_of
 from xmc_jax.data.texts import well_formed
 from xmc_jax.errors import ConfigError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CHUNK_ROWS = 8192
 
 
-class TokenTable:
+class TokenTable(Ragged):
   """Holds the token ids of many texts without padding, in memory or memory-mapped.
 
   Attributes:
@@ -27,26 +27,7 @@ class TokenTable:
   """
 
   def __init__(self, ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray):
-    self._ids, self._starts = ids, starts
-    self.lengths = lengths.astype(np.int32, copy=False)
-
-  @classmethod
-  def of_offsets(cls, ids: np.ndarray, offsets: np.ndarray) -> "TokenTable":
-    """Builds a table from flat ids and the `[n + 1]` offsets of their rows."""
-    return cls(ids, offsets[:-1], np.diff(offsets))
-
-  def __len__(self) -> int:
-    return len(self.lengths)
-
-  def rows(self, indices: np.ndarray) -> "TokenTable":
-    """Returns the table of these rows alone; it shares the ids."""
-    return TokenTable(self._ids, self._starts[indices], self.lengths[indices])
-
-  def followed_by(self, more: "TokenTable") -> "TokenTable":
-    """Returns the table of these texts and then the others; copies all ids into memory."""
-    starts = np.concatenate([self._starts, len(self._ids) + more._starts])
-    ids, lengths = np.concatenate([self._ids, more._ids]), np.concatenate([self.lengths, more.lengths])
-    return TokenTable(ids, starts, lengths)
+    super().__init__(ids, starts, lengths.astype(np.int32, copy=False))
 
   def gather(self, rows: np.ndarray, width: int) -> "Tokens":
     """Returns rows as a padded array.
@@ -64,7 +45,7 @@ class TokenTable:
     from xmc_jax.types import Tokens
 
     rows = np.asarray(rows)
-    if not len(self._ids) or not len(rows):
+    if not len(self._values) or not len(rows):
       if np.any(rows >= len(self)):
         raise IndexError(f"row {rows.max()} of a table of {len(self)}")
       return Tokens(np.zeros((len(rows), width), np.int32), np.zeros(len(rows), np.int32))
@@ -72,7 +53,7 @@ class TokenTable:
     lengths = np.where(used, np.minimum(self.lengths[rows], width), 0).astype(np.int32)
     columns = np.arange(width)
     # Reading past a row's end is harmless (it is masked below) and cheaper than reading ragged rows.
-    ids = self._ids.take(self._starts[rows][:, None] + columns, mode="clip")
+    ids = self._values.take(self._starts[rows][:, None] + columns, mode="clip")
     return Tokens(np.where(columns < lengths[:, None], ids, 0).astype(np.int32, copy=False), lengths)
 
 
