@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmc_jax.data.formats.columns import refuse_twice
 from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, open_bytes, reading
-from xmc_jax.data.formats.source import Place, excerpt, one_line
+from xmc_jax.data.formats.source import Place, one_line
 from xmc_jax.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -32,22 +32,17 @@ def schema(path: Path) -> "pa.Schema":
 
 
 def records(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, list[dict]]]:
-  """Yields the rows of a file, some at a time, with these columns, or with all that can be read.
+  """Yields the rows of a file, some at a time, with these columns, or with all.
 
   Raises:
-    DataError: the file is damaged, or a column has another type than texts, numbers or lists of them.
+    DataError: the file is damaged, or has one of these columns twice.
   """
   done = 0
   with _opened(path) as file:
-    kinds = dict(zip(_schema_of(file).names, _schema_of(file).types))
-    refuse_twice(path, _schema_of(file).names, columns)
-    for name in columns:
-      if not _is_read(kinds[name]):
-        expected = f"texts, numbers or lists of them in column {excerpt(name)}"
-        raise DataError(f"{path}: expected {expected}, found {excerpt(str(kinds[name]))}")
-    names = [*(columns or filter(lambda name: _is_read(kinds[name]), kinds))]
+    names = _schema_of(file).names
+    refuse_twice(path, names, columns)
     try:
-      for batch in _batches(file, names):
+      for batch in _batches(file, [*(columns or dict.fromkeys(names))]):
         step = _rows_at_once(batch.nbytes, batch.num_rows)
         for first in range(0, batch.num_rows, step):
           rows = batch.slice(first, step).to_pylist()
@@ -112,15 +107,3 @@ def _refuse_unclosed(path: Path) -> None:
     file.seek(max(path.stat().st_size - len(_END), 0))
     if file.read() != _END:
       raise DataError(f"{path}: expected the mark that ends an Arrow stream (a truncated download?)")
-
-
-def _is_read(kind: "pa.DataType", may_be_list: bool = True) -> bool:
-  """Returns whether values of an Arrow type are texts, numbers or lists of them."""
-  import pyarrow.types as types
-
-  if may_be_list and (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
-    return _is_read(kind.value_type, may_be_list=False)
-  if types.is_dictionary(kind):
-    return _is_read(kind.value_type, may_be_list=False)
-  is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-  return is_text or types.is_primitive(kind) or types.is_decimal(kind) or types.is_null(kind)

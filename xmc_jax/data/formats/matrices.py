@@ -63,7 +63,7 @@ class IndexMatrix:
 
 
 class NpzMatrix:
-  """Reads a scipy matrix. Holds it in memory: its entries and, for CSR, the row offsets."""
+  """Reads a scipy matrix, which is in memory as CSR."""
 
   unit = "row"
 
@@ -84,28 +84,18 @@ class NpzMatrix:
     """Returns the next `num` rows, or the rest; none after the last."""
     first, end = self._done, min(self._done + num, self.shape[0])
     self._done = end
-    if self._matrix.format == "csr":
-      indptr = self._matrix.indptr[first : end + 1]
-      piece, ids = slice(indptr[0], indptr[-1]), self._matrix.indices
-      counts = np.diff(indptr).astype(np.int64)
-    else:
-      ends = np.array((first, end), self._matrix.row.dtype)  # with another type numpy would convert all rows
-      piece, ids = slice(*np.searchsorted(self._matrix.row, ends)), self._matrix.col
-      counts = np.bincount(self._matrix.row[piece] - first, minlength=end - first)
+    offsets = self._matrix.indptr[first : end + 1]
+    piece, counts = slice(offsets[0], offsets[-1]), np.diff(offsets).astype(np.int64)
     place = Place(self.path, range(first + 1, end + 1), "row")
     with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are refused later
       values = self._matrix.data[piece].astype(np.float32)
-    return Pairs(counts, ids[piece].astype(np.int64), values, place)
+    return Pairs(counts, self._matrix.indices[piece].astype(np.int64), values, place)
 
   def close(self) -> None:
     self._matrix = None
 
 
-def _load(file: BinaryIO, size: int) -> "sp.csr_matrix | sp.coo_matrix":
-  """Loads the matrix: CSR as it is, any other format as COO entries ordered by row.
-
-  COO, because CSR would need an offset for each row, however many rows the file claims to have.
-  """
+def _load(file: BinaryIO, size: int) -> "sp.csr_matrix":
   import scipy.sparse
 
   with zipfile.ZipFile(file) as archive:
@@ -116,14 +106,10 @@ def _load(file: BinaryIO, size: int) -> "sp.csr_matrix | sp.coo_matrix":
     raise ValueError(f"{matrix.ndim} dimensions")
   if matrix.dtype.kind not in "biuf":
     raise ValueError(f"data of type {matrix.dtype}")
-  if matrix.format == "csr":
-    if np.any(matrix.indptr[1:] < matrix.indptr[:-1]):  # a difference may overflow
-      raise ValueError("indptr decreases")
-    return matrix
-  matrix = matrix.tocoo()
-  order = np.argsort(matrix.row, kind="stable")
-  entries = (matrix.data[order], (matrix.row[order], matrix.col[order]))
-  return scipy.sparse.coo_matrix(entries, shape=matrix.shape)
+  matrix = matrix.tocsr()
+  if np.any(matrix.indptr[1:] < matrix.indptr[:-1]):  # a difference may overflow
+    raise ValueError("indptr decreases")
+  return matrix
 
 
 def open_matrix(path: Path, notices: list[str]) -> "contextlib.closing[IndexMatrix | NpzMatrix]":
