@@ -5,10 +5,8 @@ Queries, the keys of documents and the pairs of one split are in memory.
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-
-import numpy as np
 
 from xmc_jax.data.formats.json_records import joined_text, objects
 from xmc_jax.data.formats.lines import CHUNK_ROWS, find, need
@@ -75,6 +73,5 @@ def _points(
     for at, (query, _) in enumerate(chunk):
       if query not in texts:
         raise place.refuse(at, f"a query of {queries.name}", query)
-    ids, values, _ = map(np.array, zip(*chain.from_iterable(pairs for _, pairs in chunk)))
-    counts = np.array([len(pairs) for _, pairs in chunk], np.int64)
-    yield Rows([texts[query] for query, _ in chunk], Pairs(counts, ids, values.astype(np.float32), place))
+    ids, values = ([[pair[at] for pair in pairs] for _, pairs in chunk] for at in (0, 1))
+    yield Rows([texts[query] for query, _ in chunk], Pairs.of_lists(ids, values, place))

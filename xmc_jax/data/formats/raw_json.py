@@ -1,17 +1,13 @@
 """Raw text of the XMC repository: `trn.json`, `tst.json`, `lbl.json`, one JSON object per line."""
 
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
-
-import numpy as np
 
 from xmc_jax.data.formats import label_tables
 from xmc_jax.data.formats.json_records import joined_text, objects
 from xmc_jax.data.formats.lines import find, need
 from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows
 
-NAME = "raw_json"
 LOOKS_FOR = "trn.json, tst.json, lbl.json"
 
 
@@ -64,15 +60,12 @@ def _targets(records: list[dict], place: Place) -> Pairs:
     # Without relevances, every target has relevance 1.
     relevance = record.get("target_rel")
     if relevance is None:
-      values.append([1.0] * len(ids[-1]))
-    else:
-      values.append(_numbers(relevance, (int, float), "target_rel", place, row))
-    if len(values[-1]) != len(ids[-1]):
+      relevance = [1.0] * len(ids[-1])
+    values.append(_numbers(relevance, (int, float), "target_rel", place, row))
+    if len(relevance) != len(ids[-1]):
       expected = f"as many numbers in 'target_rel' as in 'target_ind' ({len(ids[-1])})"
-      raise place.refuse(row, expected, f"{len(values[-1])}")
-  counts = np.fromiter(map(len, ids), np.int64, len(ids))
-  flat = np.fromiter(chain.from_iterable(ids), np.int64, counts.sum())
-  return Pairs(counts, flat, np.fromiter(chain.from_iterable(values), np.float32, counts.sum()), place)
+      raise place.refuse(row, expected, f"{len(relevance)}")
+  return Pairs.of_lists(ids, values, place)
 
 
 def _numbers(values: object, kinds: tuple, key: str, place: Place, row: int) -> list:

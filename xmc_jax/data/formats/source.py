@@ -1,8 +1,9 @@
 """The types that every reader returns: the common form of all file layouts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -15,22 +16,7 @@ _SAID_LENGTH = 160  # letters kept of a library's error message
 class Options(NamedTuple):
   """Holds the options for reading a source; each is part of the cache key.
 
-  Attributes:
-    text: the field or column with a point's text, or several joined by '+'
-      ('title+content').
-    label_column: the column of labels in a table, or several of 0 and 1 joined by '+'; '' guesses.
-    label_separator: the separator of labels in one cell of a table; '' guesses it.
-    label_file: label texts, as a path relative to the table or folder; '' looks for the layout's own names.
-    unknown_labels: what becomes of labels that the label file lacks: 'refuse', 'drop' or 'keep'.
-    label_text: the columns of a file of labels that make up a label's text, as in `text`; '' guesses.
-    label_parent: the column with the key of a label's parent, whose ancestors' names come before the
-      label's text; '' reads none.
-    test_fraction: share of the rows to test on, if a table has no test file.
-    split_seed: the seed of that split.
-    merge_texts: whether rows of a table that have the same text become one row.
-    encoding: of text files, by Python's name; '' is UTF-8, or UTF-16 if a file begins with its mark.
-    quoting: what a quotation mark is in a CSV or TSV file: 'auto', 'minimal' or 'none', as in `csv`.
-    filter_equal_texts: whether points and labels with the same text are the filter of a split without a file.
+  They are the keys of `config.data` of the same name (docs/settings.md).
   """
 
   text: str = "title"
@@ -52,17 +38,11 @@ DEFAULTS = Options()
 
 
 class Place(NamedTuple):
-  """Holds the position of rows in their file, so that an error can name the bad row.
-
-  Attributes:
-    path: the file.
-    numbers: the line (or row) number of each row.
-    unit: 'line', or 'row' in files without lines.
-  """
+  """Holds the position of rows in their file, so that an error can name the bad row."""
 
   path: Path
-  numbers: Sequence[int]
-  unit: str = "line"
+  numbers: Sequence[int]  # of each row's line, or of the row
+  unit: str = "line"  # 'row' in files without lines
 
   def refuse(self, row: int, expected: str, found: object = None) -> DataError:
     """Returns the error for one of these rows."""
@@ -70,19 +50,20 @@ class Place(NamedTuple):
 
 
 class Pairs(NamedTuple):
-  """Holds some rows of a sparse matrix, as they are in the file.
+  """Holds some rows of a sparse matrix, as they are in the file."""
 
-  Attributes:
-    counts: `[n]` int64 number of entries of each row.
-    ids: `[sum(counts)]` int64 column ids.
-    values: `[sum(counts)]` float32 relevance.
-    place: where the rows come from.
-  """
-
-  counts: np.ndarray
-  ids: np.ndarray
-  values: np.ndarray
+  counts: np.ndarray  # [n] int64 number of entries of each row
+  ids: np.ndarray  # [sum(counts)] int64 columns
+  values: np.ndarray  # [sum(counts)] float32 relevance
   place: Place
+
+  @classmethod
+  def of_lists(cls, ids: Sequence[Sequence[int]], values: Sequence[Sequence[float]], place: Place) -> Self:
+    """Returns the pairs of these rows; without `values`, each has relevance 1."""
+    counts = np.fromiter(map(len, ids), np.int64, len(ids))
+    flat = np.fromiter(chain.from_iterable(ids), np.int64, counts.sum())
+    relevance = np.fromiter(chain.from_iterable(values), np.float32) if values else np.ones(len(flat), "f4")
+    return cls(counts, flat, relevance, place)
 
 
 class Rows(NamedTuple):
@@ -110,36 +91,20 @@ class GraphFiles(NamedTuple):
 
 
 class Source(NamedTuple):
-  """Holds a data set that has been recognised but not yet read.
-
-  Attributes:
-    layout: the name of its layout.
-    name: the name of the data set.
-    files: every file that will be read.
-    labels_file: the file that labels come from.
-    labels: yields labels, some at a time.
-    splits: 'train' and 'test'; each takes the number of labels (which are read first)
-      and yields points, some at a time.
-    filters: the file of "row label" pairs to leave out of each split; None if there is none.
-    graphs: metadata graphs.
-    notices: messages for the user; readers add to them.
-    options: how the files are read.
-    read_by: the options that were guessed, as resolved; of tables, whether 'numbers' of labels are 'rows'.
-    held_out: the files, last of the training rows, whose rows choose the best parameters.
-  """
+  """Holds a data set that has been recognised but not yet read."""
 
   layout: str
   name: str
-  files: tuple[Path, ...]
-  labels_file: Path
-  labels: Callable[[], Iterator[KeyedTexts]]
-  splits: dict[str, Callable[[int], Iterator[Rows]]]
-  filters: dict[str, Path | None]
+  files: tuple[Path, ...]  # every file that will be read
+  labels_file: Path  # where labels come from, for messages
+  labels: Callable[[], Iterator[KeyedTexts]]  # yields labels, some at a time
+  splits: dict[str, Callable[[int], Iterator[Rows]]]  # 'train' and 'test', given the number of labels
+  filters: dict[str, Path | None]  # the file of "row label" pairs to leave out of each split
   graphs: tuple[GraphFiles, ...]
-  notices: list[str]
+  notices: list[str]  # for the user; readers add to them
   options: Options
-  read_by: dict[str, str]
-  held_out: tuple[Path, ...] = ()
+  read_by: dict[str, str]  # guessed options, as resolved; of tables, whether 'numbers' of labels are 'rows'
+  held_out: tuple[Path, ...] = ()  # the last files of train, whose rows choose the best parameters
 
 
 def excerpt(found: object) -> str:
@@ -168,10 +133,8 @@ def refusal(path: Path, number: int, expected: str, found: object = None, unit: 
 
 
 def hashes_of(texts: Iterable[str], num_before: int) -> list[int]:
-  """Returns a 64-bit hash of each text, valid in this process; an empty text is like no other.
+  """Returns a 64-bit hash of each text, valid in this process.
 
-  Args:
-    texts: the texts of consecutive rows.
-    num_before: how many rows come before them.
+  An empty text is like no other: it is hashed by its row, of which there are `num_before` before these.
   """
   return [hash(text if text.strip() else (None, num_before + row)) for row, text in enumerate(texts)]

@@ -276,10 +276,8 @@ class _Tables:
       texts = _texts(records_, chosen, scan.columns.texts, place)
       cells = [ids[done + row] for row in chosen]
       done += len(records_)
-      counts = np.fromiter(map(len, cells), np.int64, len(cells))
-      flat = np.fromiter(chain.from_iterable(cells), np.int64, counts.sum())
       here = place._replace(numbers=[place.numbers[row] for row in chosen])
-      yield Rows(texts, Pairs(counts, flat, np.ones(len(flat), np.float32), here))
+      yield Rows(texts, Pairs.of_lists(cells, (), here))
 
   def _records(self, split: SplitFiles, names: Sequence[str]) -> Iterator[tuple[Place, list[dict]]]:
     for path in split.files:
