@@ -36,9 +36,9 @@ class Texts(Ragged, Sequence):
   def __getitem__(self, rows: "slice | np.ndarray") -> "Texts": ...
 
   def __getitem__(self, rows: "int | slice | np.ndarray") -> "str | Texts":
-    if isinstance(rows, slice) or np.ndim(rows):
-      return self.rows(rows)
-    return self._decoded(int(self._starts[rows]), int(self.lengths[rows]))
+    if isinstance(rows, int | np.integer):
+      return self._decoded(int(self._starts[rows]), int(self.lengths[rows]))
+    return self.rows(rows)
 
   def __iter__(self) -> Iterator[str]:
     for start, length in zip(self._starts.tolist(), self.lengths.tolist()):

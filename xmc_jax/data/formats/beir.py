@@ -73,5 +73,6 @@ def _points(
     for at, (query, _) in enumerate(chunk):
       if query not in texts:
         raise place.refuse(at, f"a query of {queries.name}", query)
-    ids, values = ([[pair[at] for pair in pairs] for _, pairs in chunk] for at in (0, 1))
+    ids = [[label for label, *_ in pairs] for _, pairs in chunk]
+    values = [[relevance for _, relevance, _ in pairs] for _, pairs in chunk]
     yield Rows([texts[query] for query, _ in chunk], Pairs.of_lists(ids, values, place))
