@@ -134,5 +134,5 @@ def choose(preset: str, presets: dict[str, dict]) -> dict:
     hint = (
       f"did you mean {' or '.join(map(repr, near))}?" if near else f"for instance {next(iter(presets))!r};"
     )
-    raise ConfigError(f"preset {preset!r} is unknown; {hint} docs/presets.md has all {len(presets)}")
+    raise ConfigError(f"preset {preset!r} is unknown; {hint} docs/methods.md has all {len(presets)}")
   return presets[preset]

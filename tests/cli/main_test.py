@@ -161,7 +161,7 @@ def test_help_is_light_and_succeeds():
     (["--config.train.seed=1"], "--config is missing"),
     (["--mode=predict", "--config.eval.k=2"], "from the run's folder; leave --config.eval.k out"),
     ([f"{DEXML}:debain"], "did you mean 'debian' or"),
-    ([f"{DEXML}:qqq"], "preset 'qqq' is unknown; for instance 'debian'; docs/presets.md has all 46"),
+    ([f"{DEXML}:qqq"], "preset 'qqq' is unknown; for instance 'debian'; docs/methods.md has all 46"),
     (["--mode=trian"], "did you mean --mode=train?"),
     (["--config=dexml"], "No such file or directory: 'dexml'; did you mean --config=experiments/dexml.py?"),
     (["--config=experiments/rea_xmc.py"], "did you mean --config=experiments/rae_xmc.py?"),
