@@ -18,7 +18,7 @@ def saved_state(folder: pathlib.Path, step: int) -> dict:
   with ocp.PyTreeCheckpointer() as reader:
     arrays = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), shapes)
     state = reader.restore(path, args=ocp.args.PyTreeRestore(restore_args=arrays))
-  state["extra_state"] = state.pop("aux", None) or {}  # its name on disk
+  state["extra_state"] = state.get("extra_state") or {}
   return state
 
 

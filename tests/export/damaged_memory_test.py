@@ -33,7 +33,7 @@ def refusal(folder) -> str:
   return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["memory/points.npy", "memory/seal.json", "index/labels_encoder.npy"])
+@pytest.mark.parametrize("name", ["memory/points.npy", "memory/manifest.json", "index/labels_encoder.npy"])
 def test_missing_and_cut_and_changed_files(copied, name):
   path = copied / name
   before = path.read_bytes()
@@ -83,6 +83,6 @@ def test_views_of_another_shape(copied):
 
 def test_an_export_of_the_version_before_is_refused(copied):
   path = copied / "export.json"
-  path.write_text(json.dumps({**json.loads(path.read_text()), "version": 1}))
-  assert "expected format version 2, found 1" in refusal(copied)
+  path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
+  assert "expected format version 3, found 2" in refusal(copied)
   assert exported_module.is_export(copied)  # so that a new export replaces it

@@ -71,7 +71,7 @@ def test_an_export_ranks_by_all_sources_as_the_run_does(folder, kind, tmp_path):
   for one, other, same in zip(found[3], wanted[3], (found[0] == wanted[0]).all(axis=1)):
     assert not same or [row["sources"] for row in one] == [row["sources"] for row in other]
   facts = json.loads((tmp_path / "moved" / "export.json").read_text())
-  assert facts["ranks_by"] == "hybrid" and facts["version"] == 2
+  assert facts["ranks_by"] == "hybrid" and facts["version"] == 3
 
 
 def test_trees_that_were_fitted_go_with_it(folder, tmp_path, monkeypatch):

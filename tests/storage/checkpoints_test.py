@@ -16,7 +16,7 @@ from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.types import TrainState
 
 HOST = {"best": 0.1 + 0.2, "evals_since_best": 3, "stopped": False, "seconds": {"train": 1.5}}
-FRESH = {"clusters": np.arange(5, dtype=np.int32), "shortlist": np.array([[3, -1], [0, 2]], np.int32)}
+REFRESHED = {"clusters": np.arange(5, dtype=np.int32), "shortlist": np.array([[3, -1], [0, 2]], np.int32)}
 
 
 def _state(scale=1.0):
@@ -30,15 +30,15 @@ def _assert_same(found, expected):
     np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
 
 
-def test_state_fresh_and_host_come_back(tmp_path):
+def test_state_refreshed_data_and_record_come_back(tmp_path):
   checkpoints = StepFolder(tmp_path / "c")
   assert checkpoints.latest() is None
-  checkpoints.save(7, _state(), FRESH, HOST)
+  checkpoints.save(7, _state(), REFRESHED, HOST)
   checkpoints = StepFolder(tmp_path / "c")
   state, refreshed, host = checkpoints.restore(checkpoints.latest(), _state(0.0))
   assert isinstance(state, TrainState) and host == HOST
   _assert_same(state, _state())
-  _assert_same(refreshed, FRESH)
+  _assert_same(refreshed, REFRESHED)
 
 
 def test_nothing_refreshed_is_nothing_restored(tmp_path):
@@ -63,7 +63,7 @@ def test_a_state_is_restored_where_its_template_lies(tmp_path):
 
 def test_parameters_alone_need_no_template(tmp_path):
   checkpoints = StepFolder(tmp_path)
-  checkpoints.save(1, _state(), FRESH, HOST)
+  checkpoints.save(1, _state(), REFRESHED, HOST)
   found = checkpoints.restore_trained(1, ((".*", ()),), sharding.make(2, 1))
   _assert_same(found, (_state().params, _state().extra_state))
   assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(found))
@@ -90,7 +90,7 @@ def test_a_step_half_deleted_is_not_listed(tmp_path, monkeypatch):
   assert StepFolder(tmp_path).latest() is None and not list(tmp_path.iterdir())
 
 
-def test_of_a_step_that_stands_the_record_alone_is_renewed(tmp_path):
+def test_a_finished_step_saved_again_gets_a_new_record_alone(tmp_path):
   checkpoints = StepFolder(tmp_path)
   checkpoints.save(3, _state(1.0), {}, {"best": 1})
   checkpoints.save(3, _state(2.0), {}, {"best": 2})
@@ -132,7 +132,7 @@ def test_reading_makes_no_folder(tmp_path):
   assert not (tmp_path / "none").exists()
 
 
-def test_of_a_damaged_description_our_digests_speak_alone(tmp_path, caplog, capfd):
+def test_a_damaged_description_is_named_by_checksums_alone(tmp_path, caplog, capfd):
   StepFolder(tmp_path).save(30, _state(), {}, HOST)
   (tmp_path / "30" / "_CHECKPOINT_METADATA").write_bytes(b"garbage{")
   caplog.clear()
@@ -216,7 +216,7 @@ def _hurt(path, how):
 def test_damage_to_any_file_is_named_and_set_aside_and_the_one_before_is_used(how, tmp_path, capfd):
   source = StepFolder(tmp_path / "whole")
   for step in (3, 6):
-    source.save(step, _state(step), FRESH, HOST)
+    source.save(step, _state(step), REFRESHED, HOST)
   names = _files(tmp_path / "whole" / "6")
   assert len(names) > 6 and checksums.FILE_NAME in names
   for number, name in enumerate(names):
@@ -248,7 +248,7 @@ def test_a_step_saved_again_takes_the_place_of_a_damaged_one(tmp_path):
   _assert_same(checkpoints.restore(3, _state())[0], _state(2.0))
 
 
-def test_a_step_killed_before_its_seal_is_not_listed(tmp_path, monkeypatch):
+def test_a_step_killed_before_its_manifest_is_not_listed(tmp_path, monkeypatch):
   checkpoints = StepFolder(tmp_path)
   checkpoints.save(3, _state(), {}, {})
 
@@ -320,7 +320,7 @@ def test_a_strange_manifest_is_damage(content, tmp_path, capfd):
   checkpoints.save(3, _state(), {}, {})
   (tmp_path / "3" / checksums.FILE_NAME).write_text(content)
   assert checkpoints.latest_valid() is None
-  assert "seal.json has changed); set aside as damaged-3, there is no other" in capfd.readouterr().err
+  assert "manifest.json has changed); set aside as damaged-3, there is no other" in capfd.readouterr().err
 
 
 def test_a_reader_beside_a_training_that_deletes_takes_what_is_left(tmp_path, monkeypatch, capfd):

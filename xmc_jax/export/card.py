@@ -185,9 +185,9 @@ def _files(made: Made) -> str:
   ]
   if facts["ranks_by"] == HYBRID:
     points = f"{facts['points']:,} training points"
-    scorers = ", ".join(facts["views"])
+    scorers = ", ".join(facts["scorers"])
     rows += [("index/labels_SCORER.npy", f"label vectors of one scorer each: {scorers}")] * (
-      len(facts["views"]) > 1
+      len(facts["scorers"]) > 1
     )
     rows += [
       ("index/both.faiss", f"an IndexFlatIP: first the {points}, each of length 1, then the labels"),
@@ -208,7 +208,7 @@ def _sentence_row(sentence: Sentence) -> str:
 def _in_words(facts: dict[str, Any]) -> str:
   if facts["ranks_by"] != HYBRID:
     return facts["ranks_by"]
-  kinds = "encoder and classifiers" if len(facts["views"]) > 1 else "encoder"
+  kinds = "encoder and classifiers" if len(facts["scorers"]) > 1 else "encoder"
   return f"what its {kinds}, the labels of the nearest of {facts['points']:,} training texts, and words say"
 
 

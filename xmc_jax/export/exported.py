@@ -22,7 +22,7 @@ from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs.model import best_labels, check_texts, reasons
 from xmc_jax.storage import atomic, path_safety, whole_folder
 
-FORMAT, VERSION, MARKER = "xmc_jax export", 2, "export.json"
+FORMAT, VERSION, MARKER = "xmc_jax export", 3, "export.json"
 SENTENCE, PROGRAMS, INDEX, MEMORY = "sentence_transformers", "stablehlo", "index", "memory"
 HYBRID = "hybrid"  # value of `ranks_by` in export.json if all sources rank together
 POINTS, LABELS = "embed_points", "embed_labels"  # functions in `PROGRAMS`
@@ -57,7 +57,7 @@ class Exported:
     self._memory: memory_files.Memory | None = None
     self._reread()
     if facts["ranks_by"] == HYBRID:
-      self._memory = memory_files.read(folder / MEMORY, len(self._vectors), facts["views"])
+      self._memory = memory_files.read(folder / MEMORY, len(self._vectors), facts["scorers"])
 
   @classmethod
   def load(cls, folder: str | pathlib.Path) -> "Exported":
@@ -199,7 +199,7 @@ class Exported:
     )
 
   def _reread(self) -> None:
-    folder, scorers = whole_folder.current(self._folder / INDEX), self._facts["views"]
+    folder, scorers = whole_folder.current(self._folder / INDEX), self._facts["scorers"]
     self._vectors, self._texts, self._keys = label_files.read(folder)
     self._by_scorer = {"encoder": self._vectors}
     if len(scorers) > 1:

@@ -1,6 +1,6 @@
 """Writes and reads a label index: `labels.npy`, `labels.jsonl`, `labels.faiss`, and ScaNN's own folder.
 
-The index of a hybrid ranker has more files: `labels_VIEW.npy` if there are several kinds of label vectors,
+The index of a hybrid ranker has more files: `labels_SCORER.npy` if there are several kinds of label vectors,
 and `both.faiss`, which also holds the training points.
 """
 

@@ -127,7 +127,7 @@ def _write(part: pathlib.Path, source: _Source) -> None:
     "width": int(vectors.shape[1]) - adds_frequency,
     "ranks_by": exported.HYBRID if memory else _ranks_by(run, source.scorer),
     "index_ranks_by": _ranks_by(run, source.scorer),
-    "views": source.scorers,
+    "scorers": source.scorers,
     "trained_labels": len(vectors),
     "points": len(rows),
     "adds_labels": exported.LABELS in functions,

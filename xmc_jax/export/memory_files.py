@@ -8,7 +8,7 @@
 | `point_labels_offsets.npy` | `[N + 1]` int64: the ids of row i are those from offset i to offset i + 1 |
 | `point_votes.npy` | their votes, float32; missing if all are 1 |
 | `hybrid.json` | the model that combines the sources |
-| `seal.json` | checksums of these files, and the temperature |
+| `manifest.json` | checksums of these files, and the temperature |
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -13,7 +13,7 @@ from typing import Any
 
 from xmc_jax.storage import atomic
 
-FILE_NAME = "seal.json"  # the same in all versions
+FILE_NAME = "manifest.json"
 _THREADS = 8  # files hashed at a time; hashing releases Python's lock
 
 

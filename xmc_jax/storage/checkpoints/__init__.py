@@ -2,10 +2,10 @@
 
 A step's folder holds the whole state of a training at that step:
 
-  checkpoints/1234/state/      parameters, optimiser, extra state: Orbax's files
-  checkpoints/1234/fresh/      results of refreshes, if there are any
-  checkpoints/1234/seal.json   the manifest: checksums of all files, and the training record
-  best/1234/                   the same, but only the parameters
+  checkpoints/1234/state/          parameters, optimiser, extra state: Orbax's files
+  checkpoints/1234/refreshed/      results of refreshes, if there are any
+  checkpoints/1234/manifest.json   the manifest: checksums of all files, and the training record
+  best/1234/                       the same, but only the parameters
 """
 
 import contextlib

@@ -17,9 +17,8 @@ from xmc_jax.distributed import sharding as mesh
 from xmc_jax.errors import UserError
 from xmc_jax.types import PyTree
 
-_STATE, _REFRESHED = "state", "fresh"  # subfolders of a step
+_STATE, _REFRESHED = "state", "refreshed"  # subfolders of a step
 _PATIENCE = 5.0  # seconds: a thread may wait for a folder that another failed to make
-_EXTRA_STATE = "aux"  # the name of `extra_state` in checkpoints since their first version
 
 
 def write(folder: Path, state: PyTree, refreshed: PyTree) -> None:
@@ -28,7 +27,7 @@ def write(folder: Path, state: PyTree, refreshed: PyTree) -> None:
   Raises:
     OSError: the disk cannot write them.
   """
-  items = {_STATE: ocp.args.StandardSave(_to_disk(state))}
+  items = {_STATE: ocp.args.StandardSave(_as_dict(state))}
   if refreshed:
     items[_REFRESHED] = ocp.args.StandardSave(refreshed)
   try:
@@ -52,14 +51,14 @@ def restore(folder: Path, state: PyTree) -> tuple[PyTree, PyTree]:
     state: arrays or ShapeDtypeStructs with the shardings to restore to. An array whose rows are split may
       have more or fewer rows than the saved one: another mesh rounds up to another number.
   """
-  template = jax.tree.map(ocp.utils.to_shape_dtype_struct, _to_disk(state))
+  template = jax.tree.map(ocp.utils.to_shape_dtype_struct, _as_dict(state))
   strict = not _differs_in_padding(_saved(folder), template)
   with readable(folder), ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
-    found = reader.restore(folder / _STATE, args=ocp.args.StandardRestore(template, strict=strict))
+    restored = reader.restore(folder / _STATE, args=ocp.args.StandardRestore(template, strict=strict))
     refreshed = {}
     if (folder / _REFRESHED).is_dir():
       refreshed = reader.restore(folder / _REFRESHED, args=ocp.args.StandardRestore())
-  return _from_disk(found, state), refreshed
+  return type(state)(**restored), refreshed
 
 
 def restore_trained(
@@ -69,7 +68,7 @@ def restore_trained(
 
   Arrays whose rows are split get zero rows until they divide, because another mesh may have saved them.
   """
-  saved = {name: tree for name, tree in _saved(folder).items() if name in ("params", _EXTRA_STATE)}
+  saved = {name: tree for name, tree in _saved(folder).items() if name in ("params", "extra_state")}
   saved = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), saved)
 
   def arguments_of(leaf, sharding):
@@ -78,9 +77,9 @@ def restore_trained(
 
   arguments = jax.tree.map(arguments_of, saved, mesh.shard_tree(saved, rules, devices))
   with readable(folder), ocp.PyTreeCheckpointer() as reader:
-    restored = ocp.args.PyTreeRestore(item=saved, restore_args=arguments, partial_restore=True)
-    found = reader.restore(folder / _STATE, args=restored)
-  return found["params"], found.get(_EXTRA_STATE) or {}
+    wanted = ocp.args.PyTreeRestore(item=saved, restore_args=arguments, partial_restore=True)
+    trained = reader.restore(folder / _STATE, args=wanted)
+  return trained["params"], trained.get("extra_state") or {}
 
 
 @contextlib.contextmanager
@@ -120,16 +119,8 @@ def _differs_in_padding(saved: PyTree, template: PyTree) -> bool:
   )
 
 
-def _to_disk(state: PyTree) -> dict[str, PyTree]:
-  """Returns a state as a dict, with the names that checkpoints use."""
-  named = state._asdict() if hasattr(state, "_asdict") else state
-  return {_EXTRA_STATE if name == "extra_state" else name: tree for name, tree in named.items()}
-
-
-def _from_disk(saved: dict[str, PyTree], like: PyTree) -> PyTree:
-  """Undoes `_to_disk`; the result is of the type of `like`."""
-  named = {"extra_state" if name == _EXTRA_STATE else name: tree for name, tree in saved.items()}
-  return type(like)(**named)
+def _as_dict(state: PyTree) -> dict[str, PyTree]:
+  return state._asdict() if hasattr(state, "_asdict") else state
 
 
 def _end_threads() -> None:
