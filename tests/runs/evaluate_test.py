@@ -272,10 +272,10 @@ def test_a_model_builds_its_index_once(tmp_path, builds, monkeypatch):
   monkeypatch.setattr(index, "_SMALLEST", 50)
   data = tiny_runs.write_data(tmp_path / "data")
   run = tiny_runs.open_run(data, tmp_path / "run", **{"eval.backend": "scann"})
-  monkeypatch.setattr(run, "trained", lambda: Trained(run, *run.initial_parameters()))
-  model = Model(run)
+  trained = Trained(run, *run.initial_parameters())
+  model = Model(trained)
   texts = run.dataset.test.texts
-  labels, queries = run.trained().labels(), model.embed(texts)
+  labels, queries = trained.labels(), model.embed(texts)
   exact = functools.partial(search, queries, labels)
 
   np.testing.assert_array_equal(model.predict(texts[:3], 5)[0], exact(5).ids[:3])

@@ -13,6 +13,7 @@ from xmc_jax.estimator import files
 from xmc_jax.runs import label_functions
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
+from xmc_jax.runs.trained import Trained
 
 
 def data_of(run: pathlib.Path) -> dict[str, str]:
@@ -45,9 +46,8 @@ class Fitted:
       UserError: the folder is gone, damaged or replaced, or the method does not rank by these scores.
     """
     if scores not in self._models:
-      run = self._reopened()
-      added = self.space.texts[self._num_trained :]
-      self._models = {scores: Model(run.with_labels(added) if added else run, scores)}
+      trained, added = self._trained(), self.space.texts[self._num_trained :]
+      self._models = {scores: Model(trained.with_labels(added) if added else trained, scores)}
     return self._models[scores]
 
   def add_labels(self, texts: Sequence[str]) -> np.ndarray:
@@ -61,14 +61,14 @@ class Fitted:
     new = [text for text in dict.fromkeys(texts) if text not in column_of]
     if new:
       label_functions.check_by_text(
-        self._reopened(),
+        self._trained(),
         "fit with a method other than 'ova' and 'unidec', whose labels can be texts alone",
       )
       column_of |= {text: len(self.space.texts) + number for number, text in enumerate(new)}
       self.space, self._models = self.space.extended(new), {}
     return np.array([column_of[text] for text in texts], np.int32)
 
-  def _reopened(self) -> runs.Run:
+  def _trained(self) -> Trained:
     """Opens the run; refuses one that was trained on other data, as columns would get wrong names."""
     run = runs.reopen(self._run)
     if data_of(self._run) != self._data:
@@ -76,7 +76,7 @@ class Fitted:
         f"{self._run} has been replaced by a run on other data since this estimator was fitted; fit it "
         "again, in another workdir"
       )
-    return run
+    return run.trained()
 
   def __getstate__(self) -> dict[str, Any]:
     state = {**self.__dict__, "_models": {}, "_temporary": None}

@@ -1,4 +1,4 @@
-"""Reads labels to add, and returns a run that ranks them with its own."""
+"""Reads labels to add, and returns a trained run that ranks them with its own."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from xmc_jax.data.formats import columns, label_tables
 from xmc_jax.data.formats.label_ids import Vocabulary
 from xmc_jax.data.formats.table_files import SUFFIXES, column_names, suffix
 from xmc_jax.runs import label_functions
-from xmc_jax.runs.run import Run
+from xmc_jax.runs.trained import Trained
 
 
 def read(path: Path, manifest: dict) -> dict[str, str]:
@@ -35,15 +35,16 @@ def read(path: Path, manifest: dict) -> dict[str, str]:
   return {key.strip() or text.strip(): " ".join(text.split()) for key, text in pairs if text.strip()}
 
 
-def with_labels(run: Run, added: str | Path | Mapping[str, str]) -> Run:
-  """Returns a copy of a trained run with the labels of a file, or of `{key: text}`, that it lacks.
+def with_labels(trained: Trained, added: str | Path | Mapping[str, str]) -> Trained:
+  """Returns a trained run with the labels of a file, or of `{key: text}`, that it lacks.
 
   Raises:
     UserError: the run ranks labels by more than their texts.
   """
-  found = added if isinstance(added, Mapping) else read(Path(added).expanduser(), run.dataset.manifest)
-  label_functions.check_by_text(run, "train a run on data that have these labels")
-  known = Vocabulary(list(run.dataset.labels.texts), list(run.dataset.label_keys))
-  new = {key: text for key, text in found.items() if key not in known and text not in known}
-  say(f"{len(new):,} labels added, {len(found) - len(new):,} were there already")
-  return run.with_labels(list(new.values()), list(new)) if new else run
+  dataset = trained.run.dataset
+  texts = added if isinstance(added, Mapping) else read(Path(added).expanduser(), dataset.manifest)
+  label_functions.check_by_text(trained, "train a run on data that have these labels")
+  known = Vocabulary(list(dataset.labels.texts), list(dataset.label_keys))
+  new = {key: text for key, text in texts.items() if key not in known and text not in known}
+  say(f"{len(new):,} labels added, {len(texts) - len(new):,} were there already")
+  return trained.with_labels(list(new.values()), list(new)) if new else trained

@@ -12,7 +12,6 @@ from xmc_jax.errors import UserError
 from xmc_jax.types import Array, PyTree, Tokens
 
 if TYPE_CHECKING:
-  from xmc_jax.runs.run import Run
   from xmc_jax.runs.trained import Trained
 
 _TEXTS = ("input_ids", "attention_mask")
@@ -51,9 +50,9 @@ def by_text(trained: "Trained") -> Function | None:
   return next(following, None)
 
 
-def check_by_text(run: "Run", remedy: str) -> None:
+def check_by_text(trained: "Trained", remedy: str) -> None:
   """Raises UserError unless a run can embed an unseen label by its text, by each of its scorers."""
-  trained = run.trained()
+  run = trained.run
   scorers = (follows_from_text(f, trained, run.config.data.max_length) for f in run.method.scorers.values())
   if not by_text(trained) or not all(scorers):
     raise UserError(

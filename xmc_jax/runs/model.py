@@ -19,6 +19,7 @@ from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import added_labels, evaluate, ranking
 from xmc_jax.runs import run as runs
+from xmc_jax.runs.trained import Trained
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -91,7 +92,7 @@ class Model:
   """Predicts with a trained dual encoder and its labels; opens each part of the run at its first use.
 
   Args:
-    run: a trained run; `load` opens one from its folder.
+    trained: a trained run; `load` opens one from its folder.
     scores: as in `load`.
 
   Example:
@@ -99,11 +100,10 @@ class Model:
     >>> ids, scores, texts = model.predict(["a window manager for X11"], k=3)
   """
 
-  def __init__(self, run: runs.Run, scores: str = ""):
-    self._run, self._scores, self._few_shapes = run, scores, False
-    methods.check_scores(scores or run.config.eval.scores, run.config, run.method)
-    self._trained = run.trained()
-    self.step = self._trained.step
+  def __init__(self, trained: Trained, scores: str = ""):
+    self._trained, self._run, self.step = trained, trained.run, trained.step
+    self._scores, self._few_shapes = scores, False
+    methods.check_scores(self._chosen, self._run.config, self._run.method)
 
   @classmethod
   def load(
@@ -134,8 +134,8 @@ class Model:
       UserError: there is no run, nothing is trained yet, or the scores or the backend are unknown; or a
         ranker's file is damaged, or needs LightGBM, which is not installed.
     """
-    run = runs.reopen(pathlib.Path(workdir), backend=backend)
-    model = cls(added_labels.with_labels(run, add_labels) if add_labels else run, scores)
+    trained = runs.reopen(pathlib.Path(workdir), backend=backend).trained()
+    model = cls(added_labels.with_labels(trained, add_labels) if add_labels else trained, scores)
     if warm:
       train = model._run.dataset.train
       usual = np.argsort(train.tokens.lengths, kind="stable")[len(train) // 2]

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,6 +42,10 @@ class Trained:
     self.run, self.params, self.extra_state, self.step = run, params, extra_state, step
     self._labels: dict[str, Table] = {}
     self._points: np.ndarray | None = None
+
+  def with_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> "Trained":
+    """Returns a copy that ranks more labels; see `Run.with_labels`."""
+    return Trained(self.run.with_labels(texts, keys), self.params, self.extra_state, self.step)
 
   @property
   def tree(self) -> dict[str, PyTree]:
