@@ -14,6 +14,7 @@ from xmc_jax import metrics
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime, split_table
 from xmc_jax.distributed.split_table import AnyTable, SplitTable, Table
+from xmc_jax.methods.components.label_priors import log_prior
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.index import Index
 from xmc_jax.runs.label_functions import Function
@@ -28,11 +29,10 @@ GRID = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # candidate values of α
 
 def weight_of(run: "Run") -> float:
   """Returns α; 0 if it has not been chosen yet."""
-  wanted = run.config.eval.log_frequency
   path = run.ranking_folder / run_folder.FREQUENCY
-  if wanted == -1:
-    return ChosenWeight.load(path, GRID[-1]).weight if path.exists() else 0.0
-  return wanted
+  if run.config.eval.log_frequency != -1:
+    return run.config.eval.log_frequency
+  return ChosenWeight.load(path, GRID[-1]).weight if path.exists() else 0.0
 
 
 def log_scope(run: "Run", scores: str) -> None:
@@ -53,7 +53,11 @@ def _has_tree(run: "Run") -> bool:
 
 
 def add_label_column(
-  run: "Run", labels: AnyTable, scorer: str = "", ids: np.ndarray | None = None
+  run: "Run",
+  labels: AnyTable,
+  scorer: str = "",
+  ids: np.ndarray | None = None,
+  weight: float | None = None,
 ) -> AnyTable:
   """Adds τ α log(1 + n_l) to the scores of label vectors, as a column that queries have a 1 for.
 
@@ -62,13 +66,12 @@ def add_label_column(
     labels: `[L, D]`, or `[n, D]` of the labels `ids`.
     scorer: the scorer that they are of; classifiers have 0 in the column.
     ids: `[n]` label ids; None is all labels.
+    weight: α; None is `weight_of`.
   """
-  weight = weight_of(run)
-  return _with_column(run, labels, weight * (scorer in ("", "encoder")), ids) if weight else labels
-
-
-def _with_column(run: "Run", labels: AnyTable, weight: float, ids: np.ndarray | None = None) -> AnyTable:
-  column = _column(run, weight)
+  weight = weight_of(run) if weight is None else weight
+  if not weight:
+    return labels
+  column = _column(run, weight * (scorer in ("", "encoder")))
   if isinstance(labels, SplitTable):
     column = column[labels.own_rows]
   column = column if ids is None else column[ids]
@@ -79,8 +82,7 @@ def _with_column(run: "Run", labels: AnyTable, weight: float, ids: np.ndarray | 
 
 def _column(run: "Run", weight: float) -> np.ndarray:
   """Returns `[L]` float32; labels added since the training have the mean of the others."""
-  of_labels = np.log1p(run.label_counts)
-  column = (run.config.method.temperature * weight * of_labels).astype(np.float32)
+  column = log_prior(run.config.method.temperature * weight, run.label_counts).astype(np.float32)
   num_trained = run.dataset.manifest["counts"]["labels"]["texts"]
   column[num_trained:] = column[:num_trained].mean()
   return column
@@ -130,10 +132,11 @@ def fit(trained: "Trained") -> None:
 def _metric_with(run: "Run", queries: np.ndarray, labels: Table, weight: float) -> float:
   """Returns `config.eval.metric` of the validation rows for one α."""
   validation, metric = run.data.validation, run.config.eval.metric
-  index = Index(_with_column(run, labels, weight), backend="exact", devices=run.mesh, name="label frequency")
+  vectors = add_label_column(run, labels, weight=weight)
+  index = Index(vectors, backend="exact", devices=run.mesh, name="label frequency")
   depth = int(metric.partition("@")[2])
   ranking = index.search(queries, depth, exclude=validation.filter)
-  found = metrics.evaluate(
+  means = metrics.evaluate(
     ranking.ids, validation.unfiltered_positives, ks=(depth,), inverse_propensity=run.data.inverse_propensity
   )
-  return float(found[metric])
+  return float(means[metric])

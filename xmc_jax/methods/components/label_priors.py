@@ -54,6 +54,11 @@ SETTINGS = declare(
 )
 
 
+def log_prior(weight: float, label_counts: np.ndarray) -> np.ndarray:
+  """Returns `[L]`, weight · log(1 + n_l) for labels with n_l training points."""
+  return weight * np.log1p(label_counts)
+
+
 def bias(config: ml_collections.ConfigDict, info: DatasetInfo) -> Array | None:
   r"""Returns `[L]` float32, what is added to the training scores of labels; None for nothing.
 
@@ -66,8 +71,8 @@ def bias(config: ml_collections.ConfigDict, info: DatasetInfo) -> Array | None:
   weight = settings.get("log_prior", 0.0)
   if not weight and not settings.log_q:
     return None
-  of_labels = weight * np.log1p(info.label_counts)
-  return jnp.asarray(of_labels - (log_inclusion(config, info) if settings.log_q else 0), jnp.float32)
+  prior = log_prior(weight, info.label_counts)
+  return jnp.asarray(prior - (log_inclusion(config, info) if settings.log_q else 0), jnp.float32)
 
 
 def in_ranking(method: Method, config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
@@ -78,7 +83,7 @@ def in_ranking(method: Method, config: ml_collections.ConfigDict, info: DatasetI
   settings = config.method
   if not settings.log_prior:
     return method
-  prior = settings.temperature * settings.log_prior * np.log1p(info.label_counts)
+  prior = log_prior(settings.temperature * settings.log_prior, info.label_counts)
 
   def widened(embed, weight=1.0):
     def embed_with_prior(params, extra_state, tokens, ids):
