@@ -143,7 +143,10 @@ class Dataset:
     self.folder, self.manifest, self.name = folder, manifest, manifest["name"]
     self.labels = self._text_set("labels")
     self.num_labels = len(self.labels)
-    self.label_keys = self._label_keys()
+    self.label_keys = self.labels.texts
+    if "labels.keys.npy" in manifest["files"]:
+      keys = read_ragged(folder, "labels.keys", "uint8", num_rows=self.num_labels)
+      self.label_keys = Texts.of_offsets(*keys)
     self.num_validation = manifest["counts"]["train"].get("validation", 0)
     self.train, self.test = self._split("train"), self._split("test")
     self.truth = Truth(self.train.truth, self.test.truth)
@@ -178,11 +181,6 @@ class Dataset:
       return TextSet(texts, None)
     ids = read_ragged(self.folder, f"{name}.tokens", "uint16", "int32", num_rows=len(texts))
     return TextSet(texts, TokenTable.of_offsets(*ids))
-
-  def _label_keys(self) -> Texts:
-    if "labels.keys.npy" not in self.manifest["files"]:
-      return self.labels.texts
-    return Texts.of_offsets(*read_ragged(self.folder, "labels.keys", "uint8", num_rows=self.num_labels))
 
   def _split(self, name: str) -> Split:
     texts, tokens = self._text_set(name)

@@ -123,14 +123,10 @@ def _points(texts: list[str], truth: sp.csr_matrix) -> Iterator[dict]:
 
 def _lines(records: Iterable[dict], what: str) -> Iterator[bytes]:
   for row, record in enumerate(records):
-    line = _json_line(record)
+    try:
+      line = f"{json.dumps(record, ensure_ascii=False)}\n".encode()
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
+      line = f"{json.dumps(record)}\n".encode()
     if len(line) > MAX_LINE_BYTES:
       raise DataError(f"{what}[{row}]: expected at most {MAX_LINE_BYTES >> 20} MiB of text and labels")
     yield line
-
-
-def _json_line(record: dict) -> bytes:
-  try:
-    return f"{json.dumps(record, ensure_ascii=False)}\n".encode()
-  except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
-    return f"{json.dumps(record)}\n".encode()

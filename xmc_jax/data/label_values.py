@@ -1,6 +1,6 @@
 """Reads texts and labels that are Python objects: lists, arrays, columns of data frames, matrices."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -72,16 +72,13 @@ def texts_of(values: Any, what: str) -> list[str]:
 class Labels(NamedTuple):
   """Holds labels as they were given.
 
-  Attributes:
-    rows: what `items_of` accepts, with a name, an id or a list of either for each text, None or NaN for no
-      labels; or a matrix `[n, L]`, dense or sparse.
-    num_rows: n, the number of texts.
-    what: its name, for messages.
+  They are what `items_of` accepts, with a name, an id or a list of either for each text, None or NaN for no
+  labels; or a matrix `[n, L]`, dense or sparse.
   """
 
   rows: Any
-  num_rows: int
-  what: str = "labels"
+  num_rows: int  # n, the number of texts
+  what: str = "labels"  # their name, for messages
 
 
 class Flat(NamedTuple):
@@ -120,15 +117,13 @@ def flattened(labels: Labels) -> Flat:
   rows = list(map(_without_gap, list(given) if of_array else items_of(given, what)))
   check_lengths(labels, len(rows))
   if any(map(_key_type, rows)):
-    there = [number for number, row in enumerate(rows) if row is not None]
-    keys = [rows[number] for number in there]
-    kind = _one_type(keys, there, what, _ONE)
-    return Flat(_ONE[kind], list(map(kind, keys)), np.array([row is not None for row in rows], np.int64))
-  lists = [[] if row is None else _row_items(row, f"{what}[{n}]") for n, row in enumerate(rows)]
-  counts = np.array([len(row) for row in lists], np.int64)
-  items = list(chain.from_iterable(lists))
-  kind = _one_type(items, np.repeat(np.arange(len(lists)), counts).tolist(), what, _MANY)
-  return Flat(_MANY[kind], list(map(kind, items)), counts)
+    kinds, lists = _ONE, [[] if row is None else [row] for row in rows]
+  else:
+    kinds = _MANY
+    lists = [[] if row is None else _row_items(row, f"{what}[{n}]") for n, row in enumerate(rows)]
+  flat = Flat("", list(chain.from_iterable(lists)), np.array(list(map(len, lists)), np.int64))
+  kind = _one_type(flat, what, kinds)
+  return flat._replace(kind=kinds[kind], items=list(map(kind, flat.items)))
 
 
 def refuse_indicators(flat: Flat, what: str) -> None:
@@ -144,11 +139,11 @@ def refuse_indicators(flat: Flat, what: str) -> None:
       )
 
 
-def _one_type(items: list, rows: Sequence[int], what: str, kinds: Mapping[type, str]) -> type:
-  """Returns the type of all items, str or int; refuses a mixture. `rows` are their rows, for the message."""
-  known = [found for found in map(_key_type, items) if found]
+def _one_type(flat: Flat, what: str, kinds: Mapping[type, str]) -> type:
+  """Returns the type of all items, str or int; refuses a mixture."""
+  known = [found for found in map(_key_type, flat.items) if found]
   wanted = known[0] if known else str
-  for row, label in zip(rows, items):
+  for row, label in flat.places():
     if _key_type(label) is not wanted:
       expected = SHOWN[kinds[wanted]] if known else "names (str) or ids (int)"
       raise DataError(f"{what}[{row}]: expected {expected}, found {shown(label)}")
@@ -189,22 +184,19 @@ def check_lengths(labels: Labels, found: int) -> None:
 
 def as_csr(labels: Labels) -> sp.csr_matrix:
   """Returns a matrix as CSR float32 without zeros; refuses what is no relevance."""
-  if sp.issparse(labels.rows):
-    wanted, found = "relevances of 0 or more", sp.csr_matrix(labels.rows)
-    values = found.data
-    right = (
-      np.isfinite(values) & (values >= 0) if values.dtype.kind in "fiub" else np.zeros(len(values), bool)
-    )
-    rows = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
+  is_sparse = sp.issparse(labels.rows)
+  matrix = sp.coo_matrix(labels.rows if is_sparse else np.asarray(labels.rows))
+  values = matrix.data
+  if not is_sparse:
+    is_right = values == 1
+  elif values.dtype.kind in "fiub":
+    is_right = np.isfinite(values) & (values >= 0)
   else:
-    wanted, dense = "0 or 1", np.asarray(labels.rows)
-    right, values = np.isin(dense, (0, 1)).ravel(), dense.ravel()
-    rows = np.repeat(np.arange(len(dense)), dense.shape[1])
-    found = sp.csr_matrix(dense if right.all() else np.zeros(dense.shape))
-  if not right.all():
-    at = int(np.argmin(right))
-    raise DataError(f"{labels.what}[{rows[at]}]: expected {wanted}, found {values[at]}")
-  found = found.astype(np.float32)
-  found.sum_duplicates()
-  found.eliminate_zeros()
-  return found
+    is_right = np.zeros(len(values), bool)
+  if not is_right.all():
+    at = int(np.argmin(is_right))
+    expected = "relevances of 0 or more" if is_sparse else "0 or 1"
+    raise DataError(f"{labels.what}[{matrix.row[at]}]: expected {expected}, found {values[at]}")
+  csr = matrix.tocsr().astype(np.float32)
+  csr.eliminate_zeros()
+  return csr

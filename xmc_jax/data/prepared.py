@@ -119,20 +119,15 @@ def summary(manifest: dict) -> str:
     if any(cells) or (key not in _ONLY_IF_ANY and any(cell is not None for cell in cells)):
       table.append([title, *("" if cell is None else f"{cell:,}" for cell in cells)])
   widths = [max(map(len, column)) for column in zip(*table)]
-  lines = [_title(manifest)]
+  how, tokenizer = "no tokens", manifest["tokenizer"]
+  if tokenizer:
+    name = tokenizer["name"] or f"tokenizer {tokenizer['sha256'][:8]}"
+    how = f"tokens of {name}, at most {tokenizer['max_length']} a text"
+  lines = [f"{manifest['name']} ({manifest['layout']} layout; {how})"]
   for first, *cells in table:
     shown = [cell.rjust(width) for cell, width in zip(cells, widths[1:])]
     lines.append("  ".join([first.ljust(widths[0]), *shown]).rstrip())
   return "\n".join([*lines, *(f"note: {notice}" for notice in manifest["notices"])])
-
-
-def _title(manifest: dict) -> str:
-  tokenizer = manifest["tokenizer"]
-  how = "no tokens"
-  if tokenizer:
-    name = tokenizer["name"] or f"tokenizer {tokenizer['sha256'][:8]}"
-    how = f"tokens of {name}, at most {tokenizer['max_length']} a text"
-  return f"{manifest['name']} ({manifest['layout']} layout; {how})"
 
 
 def fingerprints(files: Sequence[Path], root: Path) -> list[dict]:

@@ -72,7 +72,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "Tokenizer":
   """
   from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-  texts = texts if isinstance(texts, list) or hasattr(texts, "__getitem__") else list(texts)
+  texts = texts if hasattr(texts, "__getitem__") else list(texts)
   normalizer, words = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
   alphabet = _alphabet(texts, normalizer)
   # The trainer numbers letters inside words in an order that changes from run to run, and breaks

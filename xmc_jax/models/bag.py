@@ -13,28 +13,18 @@ from xmc_jax.types import Array
 
 @dataclasses.dataclass(frozen=True)
 class BagSpec:
-  """Holds the sizes of a bag of embeddings: `vocab_size` rows of `width`.
-
-  Attributes:
-    vocab_size, width: V and D.
-    special_ids: token ids left out of the mean ([CLS], [SEP], ...), unless a text has nothing else.
-  """
+  """Holds the sizes of a bag of embeddings: `vocab_size` rows of `width`."""
 
   vocab_size: int
   width: int
-  special_ids: tuple[int, ...] = ()
+  special_ids: tuple[int, ...] = ()  # left out of the mean ([CLS], [SEP], ...) unless a text has nothing else
 
 
 class Bag(nn.Module):
-  """Computes the mean of the embeddings of a text's tokens.
-
-  Attributes:
-    spec: V, D and the tokens that are left out.
-    dropout: share of the tokens left out of the mean while training.
-  """
+  """Computes the mean of the embeddings of a text's tokens."""
 
   spec: BagSpec
-  dropout: float = 0.0
+  dropout: float = 0.0  # share of the tokens left out of the mean while training
 
   @nn.compact
   def __call__(self, ids: Array, mask: Array, key: Array | None = None) -> Array:

@@ -67,7 +67,7 @@ def table_width(spec: Spec) -> int:
 
 
 def from_tensors(
-  tensors: dict[str, np.ndarray], spec: BagSpec | GruSpec, where: Path
+  tensors: dict[str, np.ndarray], where: Path, spec: BagSpec | GruSpec
 ) -> dict[str, np.ndarray]:
   """Converts the tensors of a file to our flat parameters, float32 numpy arrays.
 

@@ -178,7 +178,12 @@ def _embedder(settings, spec, read, source, tokenizer_file):
 
   def apply(params, ids, mask, key=None, num_places=None, padded_last=False):
     encoder_key, head_key = (None, None) if key is None else jax.random.split(key)
-    _check_length(ids, spec)
+    longest = getattr(spec, "max_positions", ids.shape[1])
+    if ids.shape[1] > longest:
+      raise ConfigError(
+        f"texts of {ids.shape[1]} tokens, but the encoder has {longest} positions; "
+        f"set config.data.max_length={longest} or less"
+      )
     mask = mask.astype(bool)
     layout = {"num_places": num_places, "padded_last": padded_last} if isinstance(spec, EncoderSpec) else {}
     rounded = {ROUNDED: params[ROUNDED]} if ROUNDED in params else {}
@@ -209,15 +214,6 @@ def _embedder(settings, spec, read, source, tokenizer_file):
 def packs_tokens(encoder_config: EncoderConfig) -> bool:
   """Returns whether the encoder leaves out padding on this machine, if `Tokens.num_real_tokens` is known."""
   return hardware.packing_pays() and encoder_config.name not in _OF_A_TABLE
-
-
-def _check_length(ids, spec):
-  longest = getattr(spec, "max_positions", ids.shape[1])
-  if ids.shape[1] > longest:
-    raise ConfigError(
-      f"texts of {ids.shape[1]} tokens, but the encoder has {longest} positions; "
-      f"set config.data.max_length={longest} or less"
-    )
 
 
 def _save(settings, spec, tokenizer_file, params, folder):

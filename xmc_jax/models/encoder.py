@@ -31,47 +31,26 @@ NO_KEYS = (None,) * BLOCK_KEYS
 
 @dataclasses.dataclass(frozen=True)
 class EncoderSpec:
-  """Holds the sizes of a transformer encoder, which determine the shapes of its parameters.
+  """Holds the sizes of a transformer encoder, which determine the shapes of its parameters."""
 
-  Attributes:
-    kind: `model_type` of Hugging Face's config, such as 'bert', which MiniLM has too.
-    vocab_size: rows of the word-embedding table.
-    width: D, the size of every hidden state.
-    num_layers: transformer blocks.
-    num_heads: attention heads; divides `width`.
-    ffn_width: width of the feed-forward layer inside a block.
-    max_positions: longest text, in tokens.
-    num_types: token types; 0 for DistilBERT and MPNet.
-    layer_norm_eps: added to each variance.
-    first_position: row of the position table of a text's first token; RoBERTa leaves out two.
-    num_buckets: of distances between tokens that have a bias of their own; 0 for none.
-    rope_theta: base of the rotary angles in global layers; 0 for a position table instead.
-    local_rope_theta: the same in local layers.
-    local_attention: width of a local layer's window: a token attends to half as many on either side.
-    global_every: every n-th layer is global, from the first on; 1 for all.
-    pre_norm: norms precede attention (not the first) and feed-forward layers, and one ends the encoder.
-    gated: the feed-forward layer's inner units are multiplied by a second projection (GeGLU, Shazeer 2020).
-    norm_bias, attention_bias, mlp_bias: whether these layers have biases.
-  """
-
-  kind: str
+  kind: str  # `model_type` of Hugging Face's config, such as 'bert', which MiniLM has too
   vocab_size: int
-  width: int
+  width: int  # D, the size of every hidden state
   num_layers: int
-  num_heads: int
-  ffn_width: int
-  max_positions: int
-  num_types: int = 0
-  layer_norm_eps: float = 1e-12
-  first_position: int = 0
-  num_buckets: int = 0
-  rope_theta: float = 0.0
-  local_rope_theta: float = 0.0
-  local_attention: int = 0
-  global_every: int = 1
-  pre_norm: bool = False
-  gated: bool = False
-  norm_bias: bool = True
+  num_heads: int  # divides `width`
+  ffn_width: int  # of the feed-forward layer inside a block
+  max_positions: int  # longest text, in tokens
+  num_types: int = 0  # token types; 0 for DistilBERT and MPNet
+  layer_norm_eps: float = 1e-12  # added to each variance
+  first_position: int = 0  # row of the position table of a text's first token; RoBERTa leaves out two
+  num_buckets: int = 0  # of distances between tokens that have a bias of their own; 0 for none
+  rope_theta: float = 0.0  # base of the rotary angles in global layers; 0 for a position table instead
+  local_rope_theta: float = 0.0  # the same in local layers
+  local_attention: int = 0  # a local layer's window: a token attends to half as many on either side
+  global_every: int = 1  # every n-th layer is global, from the first on; 1 for all
+  pre_norm: bool = False  # norms precede attention (not the first) and feed-forward layers; one ends all
+  gated: bool = False  # a second projection multiplies the inner units (GeGLU, Shazeer 2020)
+  norm_bias: bool = True  # whether these layers have biases
   attention_bias: bool = True
   mlp_bias: bool = True
 
@@ -156,28 +135,18 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-  """Encodes token ids as hidden states.
-
-  Attributes:
-    spec: sizes.
-    dtype: compute type of products and hidden states; parameters, layer norms and softmax are float32.
-    implementation: the fused attention, from `fused_attention.choose_attention`; None is XLA's, which also
-      computes where it is faster. A pass that drops attention weights uses `attend_with_dropout` instead.
-    dropout: rate on hidden states.
-    attention_dropout: rate on attention weights.
-    num_frozen_layers: n > 0 cuts the gradient below block n, embeddings included.
-    remat: recompute each block's activations in the backward pass.
-    first_only: compute the last block only for each row's first real token, the only one that CLS
-      pooling reads; saves most of that block.
-  """
+  """Encodes token ids as hidden states."""
 
   spec: EncoderSpec
-  dtype: DTypeLike = jnp.float32
+  dtype: DTypeLike = jnp.float32  # of products and hidden states; parameters, norms, softmax: float32
+  # From `choose_attention`; None is XLA's, which also computes where it is faster. A pass with dropped
+  # attention weights uses `attend_with_dropout` instead.
   implementation: fused_attention.Fused | None = None
-  dropout: float = 0.0
-  attention_dropout: float = 0.0
-  num_frozen_layers: int = 0
-  remat: bool = False
+  dropout: float = 0.0  # rate on hidden states
+  attention_dropout: float = 0.0  # rate on attention weights
+  num_frozen_layers: int = 0  # n > 0 cuts the gradient below block n, embeddings included
+  remat: bool = False  # recompute each block's activations in the backward pass
+  # Computes the last block only for each row's first real token, the only one that CLS pooling reads.
   first_only: bool = False
 
   @nn.compact

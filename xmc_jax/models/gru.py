@@ -25,17 +25,11 @@ DIRECTIONS = ("forward", "backward")
 
 @dataclasses.dataclass(frozen=True)
 class GruSpec:
-  """Holds the sizes of a bidirectional GRU.
+  """Holds the sizes of a bidirectional GRU."""
 
-  Attributes:
-    vocab_size: V, rows of the token table.
-    embedding_width: E, its columns.
-    width: D = 2H, even; H of each direction.
-  """
-
-  vocab_size: int
-  embedding_width: int
-  width: int
+  vocab_size: int  # V, rows of the token table
+  embedding_width: int  # E, its columns
+  width: int  # D = 2H, even; H of each direction
 
 
 def _three_orthogonal(key, shape, dtype=jnp.float32):
@@ -59,19 +53,12 @@ class Weights(nn.Module):
 
 
 class Gru(nn.Module):
-  """Computes the mean over a text's tokens of the states of both directions.
-
-  Attributes:
-    spec: V, E and D.
-    dtype: of the products; parameters, gates and states are float32.
-    dropout: rate on the token embeddings while training.
-    remat: recompute the gates in the backward pass.
-  """
+  """Computes the mean over a text's tokens of the states of both directions."""
 
   spec: GruSpec
-  dtype: DTypeLike = jnp.float32
-  dropout: float = 0.0
-  remat: bool = False
+  dtype: DTypeLike = jnp.float32  # of the products; parameters, gates and states are float32
+  dropout: float = 0.0  # rate on the token embeddings while training
+  remat: bool = False  # recompute the gates in the backward pass
 
   @nn.compact
   def __call__(self, ids: Array, mask: Array, key: Array | None = None) -> Array:

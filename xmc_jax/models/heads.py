@@ -44,19 +44,12 @@ def normalize(vectors: Array) -> Array:
 
 
 class Head(nn.Module):
-  """Maps pooled vectors `[n, D]` to embeddings `[n, D']` float32.
+  """Maps pooled vectors `[n, D]` to embeddings `[n, D']` float32."""
 
-  Attributes:
-    projection_dim: D' of a dense layer; 0 for none.
-    tanh: whether a tanh follows that layer (as in UniDEC's head for the dual encoder).
-    dropout: rate on the embedding, where DEXML applies it too.
-    unit: whether to scale each embedding to length 1 at the end.
-  """
-
-  projection_dim: int = 0
-  tanh: bool = False
-  dropout: float = 0.0
-  unit: bool = False
+  projection_dim: int = 0  # D' of a dense layer; 0 for none
+  tanh: bool = False  # whether a tanh follows that layer (as in UniDEC's head for the dual encoder)
+  dropout: float = 0.0  # rate on the embedding, where DEXML applies it too
+  unit: bool = False  # whether to scale each embedding to length 1 at the end
   dtype: DTypeLike = jnp.float32
 
   @nn.compact

@@ -148,14 +148,14 @@ def shape(path: str, spec: EncoderSpec) -> tuple[int, ...]:
   return (rows, columns) if leaf == "kernel" else (columns,)
 
 
-def from_tensors(tensors: dict[str, np.ndarray], spec: EncoderSpec, where: Path) -> dict[str, np.ndarray]:
+def from_tensors(tensors: dict[str, np.ndarray], where: Path, spec: EncoderSpec) -> dict[str, np.ndarray]:
   """Converts Hugging Face's tensors to our flat parameters.
 
   Args:
     tensors: dict of name to array; may have any prefix ('bert.'), the old names LayerNorm.gamma and .beta,
       and heads or poolers beside the encoder.
-    spec: the sizes to expect; blocks beyond `num_layers` are ignored.
     where: the file, for messages.
+    spec: the sizes to expect; blocks beyond `num_layers` are ignored.
 
   Returns:
     dict of our path to float32 numpy array.

@@ -22,25 +22,15 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_m
 
 
 class Pretrained(NamedTuple):
-  """Holds an encoder read from disk.
+  """Holds an encoder read from disk."""
 
-  Attributes:
-    params: dict of path below `encoder/` ('layer_0/attention/query/kernel') to float32 numpy array.
-    spec: EncoderSpec, BagSpec or GruSpec.
-    found: where it came from, in words.
-    tokenizer_file: path of tokenizer.json, or None.
-    folder: the folder; None where the sizes are built in.
-    projection: sentence-transformers' dense layer as {'kernel' [D, D'], 'bias' [D']}, or None.
-    modules: what else its files say, known without the weights.
-  """
-
-  params: dict
+  params: dict  # path below `encoder/` ('layer_0/attention/query/kernel') -> float32 numpy array
   spec: Spec
-  found: str
+  found: str  # where it came from, in words
   tokenizer_file: str | None
-  folder: Path | None
-  projection: dict | None = None
-  modules: Modules = Modules()
+  folder: Path | None  # None where the sizes are built in
+  projection: dict | None = None  # sentence-transformers' dense layer, {'kernel' [D, D'], 'bias' [D']}
+  modules: Modules = Modules()  # what else its files say, known without the weights
 
 
 def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> Pretrained:
@@ -70,7 +60,7 @@ def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> 
   else:
     spec = _first_layers(hf_names.spec_from_config(config, config_file), num_layers, name)
   return Pretrained(
-    params=_read_params(inner, spec) if weights else {},
+    params=_files_of(spec).from_tensors(*_read_tensors(inner), spec) if weights else {},
     spec=spec,
     found=found,
     tokenizer_file=str(tokenizer) if tokenizer else None,
@@ -86,7 +76,7 @@ def describe(name: str, *, num_layers: int = 0, pretrained: bool = True) -> Pret
   if spec is None:
     return load_pretrained(name, num_layers=num_layers, weights=False)
   spec = _first_layers(spec, num_layers, name)
-  return Pretrained(params={}, spec=spec, found=f"{name}, built in", tokenizer_file=None, folder=None)
+  return Pretrained({}, spec, f"{name}, built in", tokenizer_file=None, folder=None)
 
 
 def modules_of(settings: ml_collections.ConfigDict) -> Modules:
@@ -120,11 +110,6 @@ def _first_layers(spec, num_layers, name):
       f"set --config.encoder.num_layers={spec.num_layers}, or less"
     )
   return dataclasses.replace(spec, num_layers=num_layers or spec.num_layers)
-
-
-def _read_params(folder, spec):
-  tensors, file = _read_tensors(folder)
-  return _files_of(spec).from_tensors(tensors, spec, file)
 
 
 def _read_tensors(folder):

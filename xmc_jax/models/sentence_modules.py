@@ -20,27 +20,16 @@ _ACTIVATIONS = {"Tanh": True, "Identity": False, "None": False}
 
 
 class Modules(NamedTuple):
-  """Describes the files beside an encoder.
+  """Describes the files beside an encoder."""
 
-  Attributes:
-    path: the encoder's own folder, below that of modules.json.
-    static: whether the encoder is a table of token embeddings, a bag.
-    pooling: one of POOLINGS; None without such files.
-    dense: folder of a dense layer on the pooled vector; '' for none.
-    projection_dim: the layer's outputs; 0 for none.
-    tanh: whether a tanh follows that layer.
-    prompt: what stands before every text by default.
-    unsupported: the first module or setting that an Embedder cannot follow, in words; '' if there is none.
-  """
-
-  path: str = ""
-  static: bool = False
-  pooling: str | None = None
-  dense: str = ""
-  projection_dim: int = 0
-  tanh: bool = False
-  prompt: str = ""
-  unsupported: str = ""
+  path: str = ""  # the encoder's own folder, below that of modules.json
+  static: bool = False  # whether the encoder is a table of token embeddings, a bag
+  pooling: str | None = None  # one of POOLINGS; None without such files
+  dense: str = ""  # folder of a dense layer on the pooled vector; '' for none
+  projection_dim: int = 0  # the layer's outputs; 0 for none
+  tanh: bool = False  # whether a tanh follows that layer
+  prompt: str = ""  # what stands before every text by default
+  unsupported: str = ""  # the first module or setting that an Embedder cannot follow, in words
 
 
 def read_modules(folder: Path) -> Modules:

@@ -13,15 +13,10 @@ from xmc_jax.types import Array
 
 
 class Places(NamedTuple):
-  """Maps each token of `[n, T]` to its place among the real ones, and each place to its token.
+  """Maps each token of `[n, T]` to its place among the real ones, and each place to its token."""
 
-  Attributes:
-    cells: `[P]` int32 index in the flattened `[n, T]` of each place's token; n T for an unused place.
-    places: `[n, T]` int32 the place of each token; P for padding.
-  """
-
-  cells: Array
-  places: Array
+  cells: Array  # [P] int32 index in the flattened [n, T] of each place's token; n T for an unused place
+  places: Array  # [n, T] int32 the place of each token; P for padding
 
   def pack(self, padded: Array) -> Array:
     """Moves `[n, T, D]` to `[P, D]`, without the padding."""

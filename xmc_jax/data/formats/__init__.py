@@ -44,8 +44,7 @@ def recognise(path: Path, layout: str = "auto", options: Options | None = None) 
     raise ConfigError(f"--config.data.layout={layout}: expected one of {', '.join(LAYOUTS)}{hint}")
   with reading(path):
     refuse_missing(path)
-    found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-    return _recognise(path, layout, options, found)
+    return _recognise(path, layout, options)
 
 
 def refuse_missing(path: Path, setting: str = "--config.data.path") -> None:
@@ -59,15 +58,20 @@ def refuse_missing(path: Path, setting: str = "--config.data.path") -> None:
     raise DataError(f"{path}: no such file or folder; {meant} ({setting}=PATH)") from None
 
 
-def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> Source:
+def _recognise(path: Path, layout: str, options: Options) -> Source:
   tried = _READERS if layout == "auto" else {layout: _READERS[layout]}
-  if path.is_file():
-    _refuse_other_files(path, layout)
-    tried = {"table": _READERS["table"]}
-  beside: dict = {"filters": {"train": None, "test": None}, "graphs": ()}
   notices: list[str] = []
   if path.is_dir():
-    beside = {"filters": find_filters(path), "graphs": find_graphs(path, notices)}
+    names = sorted(entry.name for entry in path.iterdir())
+    beside: dict = {"filters": find_filters(path), "graphs": find_graphs(path, notices)}
+  else:
+    if layout not in ("auto", "table"):
+      raise DataError(f"{path}: expected a folder for --config.data.layout={layout}, found a file")
+    if tables.suffix(path) not in tables.POINT_SUFFIXES:
+      suffixes = ", ".join(tables.POINT_SUFFIXES)
+      raise DataError(f"{path}: expected a folder, or a table in {suffixes} (or .gz)")
+    names, tried = [], {"table": _READERS["table"]}
+    beside = {"filters": {"train": None, "test": None}, "graphs": ()}
   if any(beside["filters"].values()) or any(graph.query_edges for graph in beside["graphs"]):
     options = options._replace(merge_texts=False)  # these files count the rows
   for name, (reader, _) in tried.items():
@@ -75,17 +79,10 @@ def _recognise(path: Path, layout: str, options: Options, found: list[str]) -> S
     if fields is not None:
       return _complete(path, name, {**fields, **beside, "notices": notices, "options": options})
   looked_for = "; ".join(f"{name}: {files}" for name, (_, files) in tried.items())
-  shown = some_of(found) or "nothing"
+  shown = some_of(names) or "nothing"
   raise DataError(
     f"{path}: no known layout. Looked for {looked_for} (or .gz); found {shown}{texts_beside(path)}"
   )
-
-
-def _refuse_other_files(path: Path, layout: str) -> None:
-  if layout not in ("auto", "table"):
-    raise DataError(f"{path}: expected a folder for --config.data.layout={layout}, found a file")
-  if tables.suffix(path) not in tables.POINT_SUFFIXES:
-    raise DataError(f"{path}: expected a folder, or a table in {', '.join(tables.POINT_SUFFIXES)} (or .gz)")
 
 
 def _complete(path: Path, layout: str, fields: dict) -> Source:

@@ -5,7 +5,7 @@ from pathlib import Path
 from xmc_jax.data.formats import label_tables, tables
 from xmc_jax.data.formats.class_names import read_json
 from xmc_jax.data.formats.source import Options, excerpt
-from xmc_jax.data.formats.table_files import VALIDATION, SplitFiles, left_out, name_of
+from xmc_jax.data.formats.table_files import VALIDATION, SplitFiles, left_out
 from xmc_jax.errors import DataError
 
 LOOKS_FOR = "dataset_dict.json, or state.json and dataset_info.json"
@@ -54,7 +54,7 @@ def _split(folder: Path) -> SplitFiles:
       raise DataError(f"{state_file}: expected files that end in .arrow, found {excerpt(file.name)}")
     if not file.is_file():
       raise DataError(f"{file}: is missing beside {_STATE}")
-  return SplitFiles(files, name_of(files, f"{folder.name}/"), folder / _INFO)
+  return SplitFiles(files, folder / _INFO)
 
 
 def _listed(value: object) -> list:

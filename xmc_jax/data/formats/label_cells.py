@@ -22,7 +22,7 @@ _PATTERNS = {
   "numbers": re.compile(rf"{_NUMBER}([\s|;,]+{_NUMBER})*"),
 }
 # An item of a list as Python or NumPy prints it.
-_ITEM = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\]]+)(?:\s*,\s*|\s+|$)""", re.DOTALL)
+_ITEM = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\]]+)(?:\s*,\s*|\s+|$)"""
 _JOINT = re.compile(r"[\s|;,]")
 _SAMPLE = 1000  # cells, and letters of each
 ENOUGH_KNOWN = 0.5  # share of labels that a label file has
@@ -31,17 +31,11 @@ _CHANGE = "(change with --config.data.label_separator)"
 
 
 class CellFormat(NamedTuple):
-  """Says how the label cells of a table are written.
+  """Says how the label cells of a table are written."""
 
-  Attributes:
-    separator: what is between the labels of a cell; '' if each is one label.
-    num_columns: how many numbers, 0 or 1, each cell consists of; 0 if cells hold names or ids.
-    is_numeric: whether all labels are numbers, which data frames with gaps write as '7.0'.
-  """
-
-  separator: str
-  num_columns: int = 0
-  is_numeric: bool = False
+  separator: str  # what is between the labels of a cell; '' if each is one label
+  num_columns: int = 0  # how many numbers, 0 or 1, each cell consists of; 0 if cells hold names or ids
+  is_numeric: bool = False  # whether all labels are numbers, which data frames with gaps write as '7.0'
 
   def labels(self, cell: object, place: Place, row: int) -> list[str | int]:
     """Returns the labels of one cell; None and an empty text have no labels.
@@ -230,18 +224,10 @@ def _values(cell: object) -> list | None:
   # Data frames write lists as Python or NumPy prints them: ['a', 'b'], ['a' 'b'].
   text = cell.strip()
   body = text[1:-1].strip() if text.endswith("]") else "["
-  items: list = []
-  end = 0
-  while end < len(body):
-    item = _ITEM.match(body, end)
-    if item is None:
-      return None
-    end = item.end()
-    try:
-      items.append(_literal(item[1]))
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-      return None
-  return items
+  if re.fullmatch(f"(?:{_ITEM})*+", body, re.DOTALL):
+    with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+      return list(map(_literal, re.findall(_ITEM, body, re.DOTALL)))
+  return None
 
 
 def _literal(item: str) -> object:

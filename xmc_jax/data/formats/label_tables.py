@@ -25,17 +25,11 @@ LONGEST_PATH = 4096  # letters
 
 
 class LabelTable(NamedTuple):
-  """Holds the labels of a file, in its order.
+  """Holds the labels of a file, in its order."""
 
-  Attributes:
-    texts: the texts: ancestors, name and description, joined as the options ask.
-    keys: what the points' cells call each label: its key or, without a column of keys, its name.
-    key_column: the column of keys; '' if there is none, and a number means a row, counted from 0.
-  """
-
-  texts: list[str]
-  keys: list[str]
-  key_column: str = ""
+  texts: list[str]  # ancestors, name and description, joined as the options ask
+  keys: list[str]  # what cells call each label: its key or, without a column of keys, its name
+  key_column: str = ""  # '' if there is none, and a number means a row, counted from 0
 
 
 class _Columns(NamedTuple):
@@ -98,11 +92,8 @@ def _parents(values: list[object], keys: list[str], place: Place, column: str) -
     ids.setdefault(key, at)
   parents = []
   for at, value in enumerate(values):
-    if value is None or value != value or value == "":  # data frames store a missing cell as NaN
-      parents.append(-1)
-      continue
     key = text_of(value) or ""  # data frames with gaps store a number as 7.0
-    parent = ids.get(key, ids.get(key.removesuffix(".0")))
+    parent = -1 if text_of(value) == "" else ids.get(key, ids.get(key.removesuffix(".0")))
     if parent is None:
       expected = f"the key of another label, or nothing, in column {excerpt(column)}"
       raise place.refuse(at, expected, value)
@@ -115,12 +106,7 @@ def with_ancestors(
 ) -> list[str]:
   """Returns the text of each label behind the names of its ancestors, as in `animals > dogs`.
 
-  Args:
-    texts: the label texts.
-    names: what stands for each label in a path.
-    keys: their keys, for messages.
-    parents: the number of each label's parent; -1 for none.
-    place: where the labels come from.
+  `parents` are the numbers of the labels' parents, -1 for none; keys and place are for messages.
 
   Raises:
     DataError: a label is its own ancestor, or a path is longer than LONGEST_PATH.
@@ -246,7 +232,8 @@ def _find_columns(path: Path, rows: list[dict], options: Options, notices: list[
     wanted = options.text if options.text in others else "title"
     names = columns.text_columns(wanted, others, columns.LABEL_TEXTS) or ((key,) if key and parent else ())
     if not names and len(own) == 2:
-      key, name = own[::-1] if _hold_numbers(rows, own) == own[1:] else own
+      are_numbers = [all(text.isdecimal() for text in _bare_texts(rows, name)) for name in own]
+      key, name = own[::-1] if are_numbers == [False, True] else own
       names = (name,)
   if not names:
     raise _missing(path, "", "label texts", "label_text", have)
@@ -254,19 +241,17 @@ def _find_columns(path: Path, rows: list[dict], options: Options, notices: list[
   return _Columns(key, names, parent)
 
 
-def _hold_numbers(rows: list[dict], names: list[str]) -> list[str]:
-  """Returns those of these columns that hold whole numbers alone."""
-  values = {name: [(text_of(row.get(name)) or "").removesuffix(".0") for row in rows] for name in names}
-  return [name for name in names if all(map(str.isdecimal, values[name]))]
+def _bare_texts(rows: list[dict], name: str) -> list[str]:
+  """Returns the texts of a column; a number of a data frame with gaps is 7, not 7.0."""
+  return [(text_of(row.get(name)) or "").strip().removesuffix(".0") for row in rows]
 
 
 def _key_by_content(rows: list[dict], chosen: _Columns, samples: Sequence[set[str]]) -> str:
   """Returns the column that has more of the points' labels than those chosen by name; '' if none has."""
   wanted = set(chain.from_iterable(samples))
   uses: dict[str, Counter[str]] = defaultdict(Counter)
-  for name, value in chain.from_iterable(record.items() for record in rows) if wanted else ():
-    if (text := (text_of(value) or "").strip().removesuffix(".0")) in wanted:
-      uses[name][text] += 1
+  for name in dict.fromkeys(chain.from_iterable(rows)) if wanted else ():
+    uses[name].update(text for text in _bare_texts(rows, name) if text in wanted)
 
   def share(*names: str) -> float:
     seen = set(chain.from_iterable(uses[name] for name in names))

@@ -63,7 +63,8 @@ def with_names(
   if header is None:
     return
   names = header[1]
-  if _is_headerless(names, options):
+  called = [*options.text.split("+"), *filter(None, [options.label_column])]
+  if all(map(str.isdecimal, called)) and not set(called) <= set(names):  # columns are numbers, from 1
     if all(map(str.isidentifier, names)):
       notices.append(f"{path.name}: the first row is read as data: {', '.join(map(excerpt, names))}")
     names, rows = [str(number) for number in range(1, len(names) + 1)], chain([header], rows)
@@ -130,9 +131,9 @@ def _dialect(path: Path, mtime_ns: int, options: Options, usual: str) -> _Dialec
   return _Dialect(delimiter, quoting, int(bool(named)), tuple(notices))
 
 
-def quoting(path: Path, options: Options, usual: str) -> str:
-  """Returns how the quotation marks of a file are read: 'minimal' or 'none'."""
-  found = _dialect(path, path.stat().st_mtime_ns, options, usual).quoting
+def quoting(path: Path, options: Options) -> str:
+  """Returns how the quotation marks of a file with tabs are read: 'minimal' or 'none'."""
+  found = _dialect(path, path.stat().st_mtime_ns, options, "\t").quoting
   return "none" if found == csv.QUOTE_NONE else "minimal"
 
 
@@ -162,12 +163,6 @@ def _has_letters(path: Path, lines: Iterator[str]) -> bool:
     sets = "set --config.data.quoting=none if quotation marks are letters, else --config.data.quoting=minimal"
     raise refusal(path, odd_line, f"a quoted cell to end with a quotation mark; {sets}")
   return odd > 0
-
-
-def _is_headerless(header: list[str], options: Options) -> bool:
-  """Returns whether the options call columns by numbers, from 1, which the first line does not have."""
-  called = [*options.text.split("+"), *filter(None, [options.label_column])]
-  return all(map(str.isdecimal, called)) and not set(called) <= set(header)
 
 
 def _chunks(rows: Iterator[tuple[int, list[str], int]]) -> Iterator[list[tuple[int, list[str], int]]]:

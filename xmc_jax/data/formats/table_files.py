@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +82,7 @@ def resolved(path: Path, names: TableColumns, options: Options) -> dict[str, str
   if suffix(path) == ".txt" and not has_header(path, options):
     return {}
   found = {"text": "+".join(names.texts), "label_column": names.labels[0] if len(names.labels) == 1 else ""}
-  return {**found, "quoting": separated.quoting(path, options, "\t")} if suffix(path) in TABBED else found
+  return {**found, "quoting": separated.quoting(path, options)} if suffix(path) in TABBED else found
 
 
 def has_header(path: Path, options: Options) -> bool:
@@ -110,29 +110,23 @@ def _labelled_lines(path: Path, notices: list[str], options: Options) -> Iterato
 
 
 class SplitFiles(NamedTuple):
-  """Holds the tables of one split, which have the same columns.
+  """Holds the tables of one split, which have the same columns."""
 
-  Attributes:
-    files: the tables, in the order of their rows.
-    name: what a notice calls them.
-    features: the file that describes their columns (`dataset_info.json`); None if they do so themselves.
-    held_out: those of the files, the last, whose rows choose the best parameters.
-  """
+  files: tuple[Path, ...]  # in the order of their rows
+  features: Path | None = None  # the `dataset_info.json` that describes their columns
+  held_out: tuple[Path, ...] = ()  # the last of the files, whose rows choose the best parameters
 
-  files: tuple[Path, ...]
-  name: str
-  features: Path | None = None
-  held_out: tuple[Path, ...] = ()
+  @property
+  def name(self) -> str:
+    """Returns what a notice calls these files."""
+    first, num_others = self.files[0], len(self.files) - len(self.held_out) - 1
+    folder = f"{first.parent.name}/" if self.features else ""
+    return f"{folder}{first.name}" + (f" and {num_others} more" if num_others else "")
 
   def followed_by(self, validation: "SplitFiles | None") -> "SplitFiles":
     """Returns the split with the rows of this one, to be held out, behind its own."""
     more = validation.files if validation else ()
     return self._replace(files=(*self.files, *more), held_out=more)
-
-
-def one_file(path: Path) -> SplitFiles:
-  """Returns the split that consists of this table."""
-  return SplitFiles((path,), path.name)
 
 
 def find_splits(
@@ -169,7 +163,7 @@ def _find_split(
   if single and numbered:
     raise DataError(f"{folder}: {single.name} and {numbered[1][0][0]} are the same split; remove one")
   if single:
-    return one_file(single)
+    return SplitFiles((single,))
   return _checked(folder, *numbered) if numbered else None
 
 
@@ -191,24 +185,12 @@ def _checked(folder: Path, split: str, shards: list[re.Match]) -> SplitFiles:
     if (other["total"], other["end"]) != (first["total"], first["end"]):
       raise DataError(f"{folder}: {first[0]} and {other[0]} belong to two sets of shards; remove one set")
   by_number = {int(match["number"]): match for match in shards}
-  if len(by_number) < len(shards):
-    raise DataError(f"{folder}: two files are shard {_twice(shards)} of {split}; remove one")
-  missing = next((number for number in range(total) if number not in by_number), None)
-  if missing is not None or max(by_number) >= total:
-    wanted = f"{split}-{0 if missing is None else missing:05}-of-{first['total']}{first['end']}"
+  missing = next((number for number in range(total) if number not in by_number), 0)
+  if len(shards) != total or by_number.keys() != {*range(total)}:
+    wanted = f"{split}-{missing:05}-of-{first['total']}{first['end']}"
     raise DataError(f"{folder}: expected {total} shards, such as {wanted}, found {len(shards)}")
   files = tuple(folder / by_number[number][0] for number in range(total))
-  return SplitFiles(files, name_of(files))
-
-
-def name_of(files: tuple[Path, ...], folder: str = "") -> str:
-  """Returns what a notice calls these files."""
-  return folder + files[0].name + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-
-
-def _twice(shards: list[re.Match]) -> int:
-  numbers = sorted(int(match["number"]) for match in shards)
-  return next(one for one, two in pairwise(numbers) if one == two)
+  return SplitFiles(files)
 
 
 def find_columns(

@@ -16,7 +16,7 @@ from xmc_jax.data.formats.json_records import joined_text
 from xmc_jax.data.formats.label_cells import CellSurvey, cell_of
 from xmc_jax.data.formats.label_ids import Vocabulary
 from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows, excerpt, hashes_of, some_of
-from xmc_jax.data.formats.table_files import SUFFIXES, SplitFiles, find_splits, one_file, records, suffix
+from xmc_jax.data.formats.table_files import SUFFIXES, SplitFiles, find_splits, records, suffix
 from xmc_jax.errors import ConfigError, DataError
 
 LOOKS_FOR = (
@@ -35,7 +35,7 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
   """
   labels = label_tables.find_label_file(path, options)
   if path.is_file():
-    return source_fields(one_file(path), None, labels, options, notices)
+    return source_fields(SplitFiles((path,)), None, labels, options, notices)
   train, test = find_splits(path, POINT_SUFFIXES, notices)
   if train is None:
     kinds = {*SUFFIXES} - {".json"}  # most of which hold settings
@@ -47,7 +47,7 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
       several = f"several tables, {names}, none of them train.*; take one with --config.data.path=FILE"
       raise DataError(f"{path}: {several}")
     if tables:
-      train = one_file(tables[0])
+      train = SplitFiles((tables[0],))
   if train is None:
     return None
   return source_fields(train, test, labels, options, notices)
@@ -72,25 +72,15 @@ def source_fields(
 
 
 class _Scan(NamedTuple):
-  """Holds what the first pass over the tables of a split finds.
-
-  Attributes:
-    columns: those that are read.
-    cells: the label cell of each row.
-    places: where the rows come from, some rows each.
-    group: `[rows]` int64, the number of each row's text, in order of first appearance.
-    is_later: `[rows]` bool, whether an earlier row has the same text.
-    num_train: rows that come before those of a validation file.
-    class_names: the names of the classes in each table's label column.
-  """
+  """Holds what the first pass over the tables of a split finds."""
 
   columns: TableColumns
-  cells: list[object]
-  places: list[Place]
-  group: np.ndarray
-  is_later: np.ndarray
-  num_train: int
-  class_names: dict[Path, list[str]]
+  cells: list[object]  # the label cell of each row
+  places: list[Place]  # where the rows come from, some rows each
+  group: np.ndarray  # [rows] int64, the number of each row's text, in order of first appearance
+  is_later: np.ndarray  # [rows] bool, whether an earlier row has the same text
+  num_train: int  # rows that come before those of a validation file
+  class_names: dict[Path, list[str]]  # the names of the classes in each table's label column
 
   def rows(self) -> Iterator[tuple[object, Place, int]]:
     """Yields the label cell of each row, and where it is."""
