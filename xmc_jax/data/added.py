@@ -98,7 +98,6 @@ def with_test_rows(
 
 
 def _learnt(dataset: Dataset, rows: Split) -> list[str]:
-  """Returns a note on texts that the run was trained on, if there are any."""
   trained = set(dataset.train.texts)
   count = sum(bool(text) and text in trained for text in rows.texts)
   return [f"{count:,} of {len(rows):,} texts are among those that the run learnt from"] if count else []

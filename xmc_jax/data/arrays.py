@@ -85,11 +85,7 @@ class CsrFile:
 
 
 def read_array(path: Path, *types: str) -> np.ndarray:
-  """Opens a one-dimensional .npy file, memory-mapped and read-only.
-
-  Args:
-    path: the file.
-    *types: the element types that it may have.
+  """Opens a one-dimensional .npy file with elements of one of these types, memory-mapped and read-only.
 
   Raises:
     DataError: the file cannot be read, or has another shape or type.

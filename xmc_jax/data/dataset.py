@@ -72,11 +72,7 @@ class Split:
     return unfiltered(self.truth, self.filter)
 
   def rows(self, indices: Sequence[int] | np.ndarray) -> "Split":
-    """Returns the split of these rows alone, in this order.
-
-    Args:
-      indices: `[n]` row numbers in this split.
-    """
+    """Returns the split of these `[n]` rows alone, in this order."""
     indices = np.asarray(indices, np.int64)
     tokens = self.tokens and self.tokens.rows(indices)
     numbers = self.row_numbers[indices]
@@ -110,12 +106,7 @@ class Truth(NamedTuple):
 
 
 def unfiltered(truth: "sp.csr_matrix", filter_pairs: "sp.csr_matrix") -> "sp.csr_matrix":
-  """Returns CSR `[N, L]`, true labels without the filter pairs: those to learn, and those that are hits.
-
-  Args:
-    truth: CSR `[N, L]` relevance of each true label.
-    filter_pairs: CSR `[N, L]` bool.
-  """
+  """Returns CSR `[N, L]`, the relevances of true labels without the filter pairs: to learn, and the hits."""
   left = truth - truth.multiply(filter_pairs)
   left.eliminate_zeros()
   left.sort_indices()

@@ -108,7 +108,6 @@ def checksums(
 def _files(
   label_texts: list[str], train: tuple[list[str], sp.csr_matrix], test: tuple[list[str], sp.csr_matrix]
 ) -> Iterator[tuple[str, Iterator[bytes]]]:
-  """Yields the name and the lines of each file, in the order of writing."""
   yield _LABELS, _lines(({"title": text} for text in label_texts), "label_texts")
   yield _TEST, _lines(_points(*test), "test_texts")
   yield _TRAIN, _lines(_points(*train), "texts")

@@ -35,12 +35,10 @@ def shown(value: object) -> str:
 def items_of(values: Any, what: str) -> list:
   """Returns the items of a list, tuple, array, or column of a data frame.
 
-  Args:
-    values: a pandas or Polars series gives its items by `to_list`, a NumPy array by `tolist`.
-    what: its name, for the message.
+  A pandas or Polars series gives its items by `to_list`, a NumPy array by `tolist`.
 
   Raises:
-    DataError: it has no items in an order, or has several dimensions.
+    DataError: it has no items in an order, or has several dimensions; `what` is its name.
   """
   if isinstance(values, str | bytes | Mapping | Set) or not (
     hasattr(values, "__len__") and isinstance(values, Iterable)

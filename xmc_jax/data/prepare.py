@@ -228,7 +228,7 @@ class _Builder:
       yield labels.texts
 
   def _write_split(self, split: str, num_labels: int) -> Counter[str]:
-    counts = Counter(pairs=0, duplicates=0, zeros=0, without_labels=0)
+    counts = Counter(pairs=0, duplicates=0, zeros=0, without_labels=0, filter_duplicates=0)
     truth = CsrFile(self._folder, f"{split}.truth")
     hashes = array("q")
     with _TextFiles(self._folder, split, self._encoder) as files:
@@ -245,24 +245,16 @@ class _Builder:
         counts["pairs"] += len(pairs.ids)
         self._progress(split, files.num_texts, rows.total)
     counts.update(files.counts)
-    of_rows = np.frombuffer(hashes, np.int64)
-    self._count_repeats(split, of_rows, counts)
-    counts.update(self._write_filter(split, of_rows))
-    return counts
-
-  def _count_repeats(self, split: str, hashes: np.ndarray, counts: Counter[str]) -> None:
-    distinct = np.unique(hashes)
-    counts["repeated_texts"] = len(hashes) - len(distinct)
+    of_rows, of_labels = (np.frombuffer(each, np.int64) for each in (hashes, self._label_hashes))
+    distinct = np.unique(of_rows)
+    counts["repeated_texts"] = len(of_rows) - len(distinct)
     if split == "train":
-      self._of_train, self._num_train = distinct, len(hashes)
+      self._of_train, self._num_train = distinct, len(of_rows)
     else:
-      counts["in_train"] = int(np.isin(hashes, self._of_train).sum())
-
-  def _write_filter(self, split: str, hashes: np.ndarray) -> Counter[str]:
-    counts, of_labels = Counter(filter_duplicates=0), np.frombuffer(self._label_hashes, np.int64)
-    rows, columns = filter_of(self._source, split, hashes, of_labels, counts)
+      counts["in_train"] = int(np.isin(of_rows, self._of_train).sum())
+    rows, columns = filter_of(self._source, split, of_rows, of_labels, counts)
     file = CsrFile(self._folder, f"{split}.filter", with_values=False)
-    file.append(np.bincount(rows, minlength=len(hashes)), columns)
+    file.append(np.bincount(rows, minlength=len(of_rows)), columns)
     counts["filter_pairs"] = len(columns)
     return counts
 

@@ -159,13 +159,7 @@ def why_stale(folder: Path, identity: dict, files: Sequence[Path], root: Path) -
 
 
 def why_damaged(folder: Path, manifest: dict, graphs: bool = True) -> str:
-  """Returns which file of a prepared folder is missing or has the wrong size, or '' if none is.
-
-  Args:
-    folder: the prepared folder.
-    manifest: its manifest.
-    graphs: whether the files of metadata graphs are checked.
-  """
+  """Returns which file of a prepared folder is missing or has the wrong size, or '' if none is."""
   for name, entry in manifest["files"].items():
     if name.startswith("graph.") and not graphs:
       continue

@@ -116,7 +116,6 @@ def _directions(spec):
 
 
 def _shapes(spec):
-  """Returns the shape of every tensor in a file."""
   gates = 3 * (spec.width // 2)
   shapes = {"weight_ih": (gates, table_width(spec)), "weight_hh": (gates, spec.width // 2)}
   return {_TABLE: (spec.vocab_size, table_width(spec))} | {

@@ -115,7 +115,6 @@ def _read(settings, name):
 
 
 def _spec_of_table(settings, vocab_size, columns, special_ids):
-  """Returns the BagSpec or GruSpec over a table `[vocab_size, columns]`."""
   if settings.name == "bag":
     return BagSpec(vocab_size, columns, tuple(special_ids))
   return GruSpec(vocab_size, columns, settings.width)

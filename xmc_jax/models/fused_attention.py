@@ -68,7 +68,6 @@ def _compare(fused, num_heads, head_dim, num_tokens):
 
 
 def _seconds(step: Callable[[], list[Array]]) -> float:
-  """Returns the seconds that some calls of a compiled step take."""
   start = time.perf_counter()
   for _ in range(_CALLS):
     found = step()
@@ -99,7 +98,6 @@ def _cudnn_takes_lengths(head_dim):
 
 
 def _try(head_dim, num_tokens, fused):
-  """Returns what `_make_step` computes of a text of each length."""
   return jax.block_until_ready(_make_step(num_tokens, num_tokens, _TRIED_HEADS, head_dim, fused)())
 
 

@@ -149,16 +149,10 @@ def shape(path: str, spec: EncoderSpec) -> tuple[int, ...]:
 
 
 def from_tensors(tensors: dict[str, np.ndarray], where: Path, spec: EncoderSpec) -> dict[str, np.ndarray]:
-  """Converts Hugging Face's tensors to our flat parameters.
+  """Converts Hugging Face's tensors to our flat parameters, float32 numpy arrays by path.
 
-  Args:
-    tensors: dict of name to array; may have any prefix ('bert.'), the old names LayerNorm.gamma and .beta,
-      and heads or poolers beside the encoder.
-    where: the file, for messages.
-    spec: the sizes to expect; blocks beyond `num_layers` are ignored.
-
-  Returns:
-    dict of our path to float32 numpy array.
+  Names may have any prefix ('bert.') and the old endings LayerNorm.gamma and .beta. Heads, poolers and blocks
+  beyond `num_layers` are ignored.
 
   Raises:
     DataError: names the first tensor that is missing or has another shape.

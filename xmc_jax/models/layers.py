@@ -18,8 +18,6 @@ from xmc_jax.models import hardware
 from xmc_jax.types import Array
 
 KERNEL_INIT = nn.initializers.normal(stddev=0.02)  # BERT's `initializer_range`
-
-
 ROUNDED = "rounded"  # the collection of kernels that were rounded outside: `embedder.with_rounded_kernels`
 
 

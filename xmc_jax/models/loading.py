@@ -44,7 +44,12 @@ def load_encoder(
     >>> apply(params, batch["input_ids"], batch["attention_mask"]).shape
     (2, 384)
   """
-  _library()
+  try:
+    import transformers  # noqa: F401 (which only the tokenizer needs)
+  except ImportError as error:
+    raise UserError(
+      f'load_encoder needs transformers for its tokenizer ({error}): pip install "xmc_jax[transformers]"'
+    ) from None
   described = load_pretrained(str(name_or_dir), weights=False)
   tokenizer, special_ids = _tokenizer(described)
   embedder = build(
@@ -61,23 +66,13 @@ def load_encoder(
   return jax.jit(embedder.apply), embedder.init(jax.random.key(0)), tokenizer
 
 
-def _library():
-  """Returns transformers, which only the tokenizer needs; raises UserError if it cannot be imported."""
-  try:
-    import transformers
-  except ImportError as error:
-    raise UserError(
-      f'load_encoder needs transformers for its tokenizer ({error}): pip install "xmc_jax[transformers]"'
-    ) from None
-  return transformers
-
-
 def _tokenizer(described):
   """Returns the tokenizer, with the folder's prompt, and the ids that a bag leaves out of its mean."""
+  import transformers
+
   folder = Path(described.tokenizer_file).parent if described.tokenizer_file else described.folder
   if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
     raise DataError(f"{folder}: no tokenizer.json and no vocab.txt; copy the encoder's tokenizer there")
-  transformers = _library()
   try:
     if isinstance(described.spec, BagSpec):  # no model of transformers, so only its tokenizer.json counts
       inner = data.load_tokenizer(folder)

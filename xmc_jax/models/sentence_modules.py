@@ -116,8 +116,6 @@ def _with_dense(modules, path, file):
   """Adds a dense layer; returns also why it cannot be followed, or ''."""
   dense = read_json(file)
   width = dense.get("out_features", 0)
-  if type(width) is not int or width < 0:
-    raise DataError(f"{file}: out_features is {width!r:.60}; expected a number")
   activation = str(dense.get("activation_function", "Tanh")).rpartition(".")[-1]
   reason = "" if activation in _ACTIVATIONS else f"activation {activation:.60}"
   if dense.get("module_input_name", "sentence_embedding") != "sentence_embedding":
@@ -157,8 +155,7 @@ def save_sentence_modules(
     pooling: one of POOLINGS; '' for a StaticEmbedding, in 0_StaticEmbedding, which has none.
     unit: whether vectors are scaled to length 1.
     width: of the pooled vectors.
-    projection: {'kernel', 'bias'} or None.
-    tanh: whether a tanh follows the projection.
+    projection, tanh: a layer's {'kernel', 'bias'} or None, and whether a tanh follows it.
   """
   folder = Path(folder)
   kinds = ["Transformer", "Pooling"] if pooling else ["StaticEmbedding"]

@@ -21,22 +21,13 @@ _END = b"\xff\xff\xff\xff\0\0\0\0"  # the last bytes of every stream that was cl
 
 
 def schema(path: Path) -> "pa.Schema":
-  """Returns the schema of a file, with its metadata.
-
-  Raises:
-    UserError: pyarrow is not installed.
-    DataError: the file is damaged or cut short.
-  """
+  """Returns the schema of a file, with its metadata."""
   with _opened(path) as file:
     return _schema_of(file)
 
 
 def records(path: Path, columns: Sequence[str]) -> Iterator[tuple[Place, list[dict]]]:
-  """Yields the rows of a file, some at a time, with these columns, or with all.
-
-  Raises:
-    DataError: the file is damaged, or has one of these columns twice.
-  """
+  """Yields the rows of a file, some at a time, with these columns, or with all."""
   done = 0
   with _opened(path) as file:
     names = _schema_of(file).names
@@ -59,7 +50,12 @@ def _is_stream(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-  """Opens a file as pyarrow's ParquetFile or RecordBatchStreamReader."""
+  """Opens a file as pyarrow's ParquetFile or RecordBatchStreamReader.
+
+  Raises:
+    UserError: pyarrow is not installed.
+    DataError: the file is damaged or cut short.
+  """
   try:
     import pyarrow as pa
     import pyarrow.parquet

@@ -81,14 +81,14 @@ def _features_of(path: Path) -> Any:
 
 def _names_of(features: Any, column: str) -> list[str]:
   """Returns the names of a column's classes, in the order of their numbers; none if it has no classes."""
-  feature = features.get(column) if isinstance(features, dict) else None
-  if isinstance(feature, list) and len(feature) == 1:  # how lists were written until 2020
-    feature = feature[0]
-  elif isinstance(feature, dict) and feature.get("_type") in _LISTS:
-    feature = feature.get("feature")
-  if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+  try:
+    feature = features[column]
+    if isinstance(feature, list):  # how lists were written until 2020
+      (feature,) = feature
+    elif feature["_type"] in _LISTS:
+      feature = feature["feature"]
+    names = feature["names"] if feature["_type"] == "ClassLabel" else []
+  except (TypeError, KeyError, ValueError):
     return []
-  names: Any = feature.get("names")
-  if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-    return []
-  return names if len(set(names)) == len(names) else []
+  is_right = isinstance(names, list) and all(isinstance(name, str) for name in names)
+  return names if is_right and len(set(names)) == len(names) else []

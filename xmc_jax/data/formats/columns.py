@@ -55,17 +55,10 @@ def refuse_twice(path: Path, names: Sequence[str], wanted: Sequence[str]) -> Non
 def text_and_label_columns(
   path: Path, have: list[str], options: Options, one_hot: Callable[[], tuple[str, ...]], notices: list[str]
 ) -> TableColumns:
-  """Chooses the columns of a table.
+  """Chooses the columns of a table that has these; refuses one that is missing.
 
-  Args:
-    path: the table.
-    have: its columns.
-    options: how to read it.
-    one_hot: returns the columns of 0 and 1, if no column is known to be that of labels.
-    notices: what was said of the files; a refusal repeats which sheet of a workbook was read.
-
-  Raises:
-    DataError: one of them is missing.
+  `one_hot` returns the columns of 0 and 1, if no column is known to be that of labels. A refusal repeats the
+  notice on which sheet of a workbook was read.
   """
   not_text = [name for name in have if name not in (options.text, *options.text.split("+"))]
   label = options.label_column or guess(LABELS, not_text)

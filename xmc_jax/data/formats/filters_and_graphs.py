@@ -29,11 +29,7 @@ def filter_of(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the pairs of a split's filter as `read_filter` does; without a file perhaps those of equal texts.
 
-  Args:
-    source: its `options.filter_equal_texts` is used.
-    split: 'train' or 'test'.
-    texts, label_texts: `[N]` and `[L]` int64 hashes.
-    tally: as for `read_filter`.
+  `texts` and `label_texts` are `[N]` and `[L]` int64 hashes.
   """
   path = source.filters[split]
   if path or not source.options.filter_equal_texts:
@@ -54,13 +50,9 @@ def filter_of(
 def read_filter(
   path: Path | None, shape: tuple[int, int], tally: Counter, notices: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Reads the pairs of a filter file, sorted and distinct: `[n]` int64 rows and labels.
+  """Reads the pairs of a filter file, sorted and distinct: `[n]` int64 rows and labels, below `shape`.
 
-  Args:
-    path: the file; None and an empty file give no pairs.
-    shape: number of rows and of labels; ids must be below it.
-    tally: `filter_duplicates` counts the pairs that the file has more than once.
-    notices: as in `Source`.
+  None and an empty file give no pairs. `filter_duplicates` of the tally counts those that are there before.
   """
   blocks = [np.zeros(0, np.int64)]
   if path is not None:

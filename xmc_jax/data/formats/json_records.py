@@ -26,15 +26,8 @@ def objects(
 def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int, setting: str = "text") -> str:
   """Returns the record's text: these fields, joined by a space; numbers count as texts, null as empty.
 
-  Args:
-    record: one row.
-    names: its fields.
-    place: where the rows come from.
-    row: which of them it is.
-    setting: the key of config.data that chooses the fields, for the message about a missing one.
-
   Raises:
-    DataError: a field is missing, or is no text.
+    DataError: a field is missing, or is no text; `setting` is the key of config.data that chooses the fields.
   """
   parts = []
   for name in names:

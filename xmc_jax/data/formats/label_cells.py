@@ -73,11 +73,9 @@ class CellSurvey:
   """Tells the format of label cells."""
 
   def __init__(self, separator: str, cells: Sequence[object]):
-    """Looks at the cells.
+    """Looks at all cells of all tables, as the first thousands may be unlike the rest.
 
-    Args:
-      separator: the one that the user gave; '' to guess it.
-      cells: all label cells of all tables, as the first thousands may be unlike the rest.
+    `separator` is the user's; '' guesses it.
     """
     self._num_rows = len(cells)
     self._given = "\t" if separator == r"\t" else separator
@@ -138,13 +136,7 @@ class CellSurvey:
     return "" if found.separator or not any(map(self._num_split.get, _SEPARATORS)) else "\n"
 
   def notices(self, found: CellFormat, texts: Sequence[str], num_uses: int) -> list[str]:
-    """Returns what was guessed, and what makes the guess doubtful.
-
-    Args:
-      found: the format.
-      texts: the labels that were read.
-      num_uses: how often they are in a cell.
-    """
+    """Returns what was guessed, and what makes the guess doubtful of labels with these texts and uses."""
     if found.num_columns:
       names = "; labels.txt may give their names, one a line" if texts else ""
       return [f"labels are rows of {found.num_columns:,} numbers, 0 or 1, each the column of a label{names}"]
@@ -231,7 +223,6 @@ def _values(cell: object) -> list | None:
 
 
 def _literal(item: str) -> object:
-  """Returns the value of a Python literal."""
   if item[0] in "'\"" and "\\" not in item:
     return item[1:-1]
   with warnings.catch_warnings():

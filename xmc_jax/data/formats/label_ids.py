@@ -38,10 +38,9 @@ class Vocabulary:
     Args:
       texts: their texts.
       keys: what cells may call them besides their texts, in the same order.
-      file_name: the file, for messages.
+      file_name, key_column: the file, and its column of keys, for messages.
       numbers_are_rows: whether a number that is no key is a row of the file.
       unknown: what becomes of labels that the file lacks: 'refuse', 'drop' or 'keep'.
-      key_column: the file's column of keys, for messages.
     """
     self.texts = [] if texts is None else texts
     self.num_uses = 0

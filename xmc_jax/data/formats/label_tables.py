@@ -79,7 +79,6 @@ def read(path: Path, options: Options, notices: list[str], samples: Sequence[set
 
 
 def _empty_texts(path: Path, texts: list[str]) -> list[str]:
-  """Returns a notice for labels whose text is empty."""
   rows = [row for row, text in enumerate(texts, 1) if not text.strip()]
   such = f"{len(rows):,}, the first in row {rows[0]:,}" if rows else ""
   return [f"{path.name}: labels with an empty text: {such}; predictions may hold them"] if rows else []
@@ -136,11 +135,7 @@ def _endless(path: list[int], names: list[str], keys: list[str], place: Place) -
 
 
 def find_label_file(path: Path, options: Options) -> Path | None:
-  """Returns the file of labels beside a table or in a folder: the one of the options, or `labels.*`.
-
-  Raises:
-    DataError: the options name a file that is not there.
-  """
+  """Returns the file of labels beside a table or in a folder: the one of the options, or `labels.*`."""
   folder = path.parent if path.is_file() else path
   if options.label_file:
     return named_file(folder, options)
@@ -181,11 +176,7 @@ def in_chunks(texts: list[str], keys: list[str]) -> Iterator[KeyedTexts]:
 
 
 def named_file(folder: Path, options: Options) -> Path:
-  """Returns the file that `data.label_file` names.
-
-  Raises:
-    DataError: there is no such file.
-  """
+  """Returns the file that `data.label_file` names; refuses one that is not there."""
   file = folder / options.label_file
   if not file.is_file():
     raise DataError(f"{file}: no such file (--config.data.label_file={options.label_file})")

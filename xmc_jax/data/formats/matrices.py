@@ -197,11 +197,8 @@ def _first_bad_line(lines: list[bytes], place: Place) -> DataError:
 def cleaned(pairs: Pairs, num_columns: int, tally: Counter) -> Pairs:
   """Returns the rows with sorted, distinct columns and positive values.
 
-  Args:
-    pairs: rows as read.
-    num_columns: ids must be in [0, num_columns).
-    tally: its 'duplicates' counts merged entries (the larger value is kept), and its
-      'zeros' entries left out (a relevance of 0 is not a label).
+  The tally's 'duplicates' counts merged entries (the larger value is kept), and its 'zeros' entries left out
+  (a relevance of 0 is not a label).
 
   Raises:
     DataError: an id out of range, a value that is NaN, infinite or negative.

@@ -168,7 +168,6 @@ def _find_split(
 
 
 def _shards(folder: Path, suffixes: tuple[str, ...]) -> dict[str, list[re.Match]]:
-  """Returns the shards of a folder by the name of their split."""
   found: dict[str, list[re.Match]] = {}
   for path in sorted(folder.iterdir()):
     match = _SHARD.fullmatch(path.name)
@@ -178,7 +177,6 @@ def _shards(folder: Path, suffixes: tuple[str, ...]) -> dict[str, list[re.Match]
 
 
 def _checked(folder: Path, split: str, shards: list[re.Match]) -> SplitFiles:
-  """Returns a split's shards in the order of their numbers."""
   first = shards[0]
   total = int(first["total"])
   for other in shards:
@@ -196,12 +194,7 @@ def _checked(folder: Path, split: str, shards: list[re.Match]) -> SplitFiles:
 def find_columns(
   split: SplitFiles, of_train: TableColumns | None, options: Options, notices: list[str]
 ) -> TableColumns:
-  """Returns the columns to read of a split's tables.
-
-  Args:
-    split: its tables.
-    of_train: those of the training tables, which tell the columns of 0 and 1; None for these tables.
-    options, notices: as in `Source`.
+  """Returns the columns to read of a split's tables; those of train tell the columns of 0 and 1 of another.
 
   Raises:
     DataError: a column is missing. Rows of JSON may lack labels, and a file of it all rows.
