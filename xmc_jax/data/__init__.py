@@ -11,13 +11,13 @@ hold_out, link_into, with_labels, with_test_rows, bundled_path
 import importlib
 from typing import TYPE_CHECKING
 
+from xmc_jax.data.arrays import Texts
 from xmc_jax.data.dataset import Dataset, Graph, Split, TextSet, Truth, hold_out, load_prepared
 from xmc_jax.data.formats import LAYOUTS
 from xmc_jax.data.formats.source import Options
 from xmc_jax.data.loading import bundled_path, load
 from xmc_jax.data.prepare import Prepared, prepare
 from xmc_jax.data.prepared import link_into, read_manifest, summary
-from xmc_jax.data.texts import Texts
 from xmc_jax.data.tokens import TokenTable, encode_texts
 from xmc_jax.data.vocabulary import add_prompt, load_tokenizer, special_ids, train_tokenizer
 

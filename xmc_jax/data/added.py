@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from xmc_jax.data.arrays import Texts, utf8, well_formed
 from xmc_jax.data.dataset import Dataset, Split, TextSet, Truth
 from xmc_jax.data.formats.label_ids import Vocabulary
 from xmc_jax.data.formats.source import excerpt
 from xmc_jax.data.loading import load
 from xmc_jax.data.prepared import options_for
-from xmc_jax.data.texts import Texts, utf8, well_formed
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.errors import DataError
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from xmc_jax.data.arrays import read_csr, read_ragged
+from xmc_jax.data.arrays import Texts, read_csr, read_ragged
 from xmc_jax.data.prepared import TOKENIZER, read_manifest, why_damaged
-from xmc_jax.data.texts import Texts
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.data.vocabulary import load_tokenizer
 from xmc_jax.errors import ConfigError, DataError

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xmc_jax.data import formats, prepared
-from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile
+from xmc_jax.data.arrays import ArrayFolder, CsrFile, RaggedFile, utf8, well_formed
 from xmc_jax.data.formats.filters_and_graphs import filter_of
 from xmc_jax.data.formats.lines import PACKED, text_lines
 from xmc_jax.data.formats.matrices import cleaned, matrix_chunks
 from xmc_jax.data.formats.source import GraphFiles, Options, Source, hashes_of
 from xmc_jax.data.prepared import read_manifest, write_manifest
-from xmc_jax.data.texts import utf8, well_formed
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.errors import DataError
 from xmc_jax.storage import atomic, whole_folder
@@ -252,9 +251,9 @@ class _Builder:
       self._of_train, self._num_train = distinct, len(of_rows)
     else:
       counts["in_train"] = int(np.isin(of_rows, self._of_train).sum())
-    rows, columns = filter_of(self._source, split, of_rows, of_labels, counts)
+    numbers, columns = filter_of(self._source, split, of_rows, of_labels, counts)
     file = CsrFile(self._folder, f"{split}.filter", with_values=False)
-    file.append(np.bincount(rows, minlength=len(of_rows)), columns)
+    file.append(np.bincount(numbers, minlength=len(of_rows)), columns)
     counts["filter_pairs"] = len(columns)
     return counts
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xmc_jax.data.arrays import Ragged, lengths_of
-from xmc_jax.data.texts import well_formed
+from xmc_jax.data.arrays import Ragged, lengths_of, well_formed
 from xmc_jax.errors import ConfigError
 
 if TYPE_CHECKING:

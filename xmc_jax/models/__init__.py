@@ -2,7 +2,14 @@
 
 from xmc_jax.models.architectures import KNOWN, known_spec
 from xmc_jax.models.bag import Bag, BagSpec
-from xmc_jax.models.embedder import PARAMETERS, Embedder, build, frozen_paths, packs_tokens
+from xmc_jax.models.embedder import (
+  PARAMETERS,
+  Embedder,
+  build,
+  frozen_paths,
+  packs_tokens,
+  with_rounded_kernels,
+)
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.fused_attention import choose_attention
 from xmc_jax.models.gru import Gru, GruSpec
@@ -12,7 +19,6 @@ from xmc_jax.models.loading import load_encoder
 from xmc_jax.models.locate import source_key, tokenizer_file
 from xmc_jax.models.pretrained import copy_description, load_pretrained, modules_of, save_pretrained
 from xmc_jax.models.prototype import PrototypeNetwork
-from xmc_jax.models.rounded_kernels import with_rounded_kernels
 from xmc_jax.models.sentence_modules import head_settings
 
 __all__ = [

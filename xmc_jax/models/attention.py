@@ -1,6 +1,7 @@
 """Implements multi-head attention: by a fused kernel, by XLA, or with dropout on its weights."""
 
 import contextlib
+import math
 
 import flax.linen as nn
 import jax
@@ -12,6 +13,8 @@ from xmc_jax.models import fused_attention, hardware
 from xmc_jax.models.layers import Dense, dropout
 from xmc_jax.models.unpadding import Places
 from xmc_jax.types import Array
+
+_FARTHEST = 128  # tokens; this and larger distances share a bucket
 
 
 def rotate(heads: Array, positions: Array, theta: float) -> Array:
@@ -30,6 +33,33 @@ def rotate(heads: Array, positions: Array, theta: float) -> Array:
   cos, sin = jnp.cos(angles), jnp.sin(angles)
   x, y = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
   return jnp.concatenate([x * cos - y * sin, y * cos + x * sin], axis=-1).astype(heads.dtype)
+
+
+def relative_bias(table: Array | None, queries: Array, num_tokens: int) -> Array | None:
+  """Looks up the bias from query positions `[1 or n, S]` to T keys in `[buckets, H]`: `[1 or n, H, S, T]`.
+
+  It depends on the distance between tokens, in MPNet as in T5 (Raffel et al. 2020).
+  """
+  if table is None:
+    return None
+  distances = jnp.clip(jnp.arange(num_tokens) - queries[..., None], -_FARTHEST, _FARTHEST)
+  buckets = jnp.asarray(distance_buckets(len(table)))[distances + _FARTHEST]
+  return jnp.moveaxis(jnp.asarray(table)[buckets], -1, 1)
+
+
+def distance_buckets(num_buckets: int) -> np.ndarray:
+  """Returns the bucket of each distance −128 … 128 from query to key: `[257]`.
+
+  Half of the buckets are for keys after the query. In each half, the first ones hold one distance each, and
+  the widths of the others grow by a constant factor.
+  """
+  distances = np.arange(-_FARTHEST, _FARTHEST + 1)
+  size = np.abs(distances).astype(np.float32)
+  half = num_buckets // 2
+  exact = half // 2
+  growth = np.log(np.maximum(size, 1) / np.float32(exact)) / np.float32(math.log(_FARTHEST / exact))
+  large = np.minimum(exact + (growth * (half - exact)).astype(np.int32), half - 1)
+  return half * (distances > 0) + np.where(size < exact, size.astype(np.int32), large)
 
 
 def attend_with_dropout(

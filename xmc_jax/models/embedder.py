@@ -24,6 +24,7 @@ from xmc_jax.models.heads import Head, pool
 from xmc_jax.models.layers import ROUNDED
 from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained
 from xmc_jax.models.sentence_modules import POOLINGS, head_settings, save_sentence_modules
+from xmc_jax.types import PyTree
 
 EncoderConfig: TypeAlias = ml_collections.ConfigDict | SimpleNamespace
 PARAMETERS = ("encoder", "projection")
@@ -233,3 +234,25 @@ def frozen_paths(encoder_config: EncoderConfig) -> tuple[str, ...]:
   """Returns the prefixes of the parameter paths that `encoder_config.num_frozen_layers` freezes."""
   frozen = encoder_config.num_frozen_layers
   return ("encoder/embeddings/", *(f"encoder/layer_{i}/" for i in range(frozen))) if frozen else ()
+
+
+def with_rounded_kernels(encoder_config: EncoderConfig, params: PyTree) -> PyTree:
+  """Adds the encoder's kernels in the type of its products; the gradient stays that of the float32 kernels.
+
+  So they are rounded once a step: a chunk of texts would otherwise round all of them again.
+
+  Args:
+    encoder_config: as `build` takes it.
+    params: those of an Embedder, and others.
+
+  Returns:
+    `params`, with an entry ROUNDED that `Embedder.embed` reads; none where products are written in float32,
+    as on a CPU.
+  """
+  dtype = hardware.product_dtype(hardware.choose_dtype(encoder_config.dtype))
+  if dtype == jnp.float32:
+    return params
+  flat = flax.traverse_util.flatten_dict(params["encoder"])
+  kernels = {path: jax.lax.stop_gradient(leaf) for path, leaf in flat.items() if path[-1] == "kernel"}
+  rounded = {path: kernel.astype(dtype) for path, kernel in kernels.items()}
+  return {**params, ROUNDED: flax.traverse_util.unflatten_dict(rounded)}

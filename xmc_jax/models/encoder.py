@@ -2,12 +2,11 @@
 
 Devlin et al. 2019 (BERT), Sanh et al. 2019 (DistilBERT), Wang et al. 2020 (MiniLM), Liu et al. 2019
 (RoBERTa), Conneau et al. 2020 (XLM-R), Song et al. 2020 (MPNet), Warner et al. 2024 (ModernBERT). They differ
-in sizes, token types and the first position, and MPNet adds a bias to attention scores
-(relative_positions.py). ModernBERT rotates queries and keys by their positions, norms a sublayer's input
-instead of its sum, gates the feed-forward layer, and has local layers. Parameter names are ours,
-`hf_names.py` maps Hugging Face's. Dropout acts where the models were trained with it, as in Hugging Face's
-classes: on the embeddings after their norm, on attention weights after the softmax, on each block's output,
-and on the attention's output, where only DistilBERT has none. ModernBERT has BERT's places.
+in sizes, token types and the first position, and MPNet adds a bias to attention scores. ModernBERT rotates
+queries and keys by their positions, norms a sublayer's input instead of its sum, gates the feed-forward
+layer, and has local layers. `hf_names.py` maps Hugging Face's parameter names to ours. Dropout acts where the
+models were trained with it: on the embeddings after their norm, on attention weights after the softmax, on
+each block's output, and on the attention's output, where only DistilBERT has none; ModernBERT has all.
 """
 
 import dataclasses
@@ -19,9 +18,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from xmc_jax.models import fused_attention
-from xmc_jax.models.attention import Attention
+from xmc_jax.models.attention import Attention, relative_bias
 from xmc_jax.models.layers import KERNEL_INIT, Dense, LayerNorm, dropout
-from xmc_jax.models.relative_positions import relative_bias
 from xmc_jax.models.unpadding import Places, find_places
 from xmc_jax.types import Array
 

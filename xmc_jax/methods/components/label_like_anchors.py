@@ -5,7 +5,7 @@ import re
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax.data.texts import Texts
+from xmc_jax.data.arrays import Texts
 
 _WORD = re.compile(r"\w+")
 
