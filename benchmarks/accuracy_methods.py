@@ -86,7 +86,7 @@ def preset_of(row: Row, family: str) -> tuple[str, Mapping[str, object]]:
   Raises:
     ConfigError: the row's experiment has no preset of this family.
   """
-  presets = importlib.import_module(f"experiments.{row.experiment}").PRESETS
+  presets = importlib.import_module(f"xmc_jax.experiments.{row.experiment}").PRESETS
   if family in presets:
     return family, {}
   if row.base:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from benchmarks import accuracy_methods, children, exchange
 from benchmarks.accuracy_methods import Board, is_finished, say
 from benchmarks.accuracy_results import DEPTH, REFERENCE, Result
-from experiments import dexml
 from xmc_jax import data, methods
 from xmc_jax.errors import ConfigError
+from xmc_jax.experiments import dexml
 from xmc_jax.models.locate import locate
 from xmc_jax.runs import evaluate
 from xmc_jax.storage import atomic

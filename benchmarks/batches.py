@@ -47,7 +47,7 @@ class Watched:
 
 def wait(name: str, given: argparse.Namespace, folder: pathlib.Path) -> None:
   """Trains one method and prints the share of its time spent waiting."""
-  config = importlib.import_module(f"experiments.{name}").get_config(given.preset)
+  config = importlib.import_module(f"xmc_jax.experiments.{name}").get_config(given.preset)
   config.update_from_flattened_dict({**_UNDISTURBED, "train.num_epochs": given.num_epochs})
   writer, watched = MetricWriter(folder), Watched()
   run = create.create(config, folder, writer)

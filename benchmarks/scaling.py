@@ -69,7 +69,7 @@ def number_of_clusters(num_labels: int) -> int:
 
 def config_of(method: str, num_points: int, num_labels: int):
   """Builds the experiment's config for the bundled set, with a small encoder and synthetic data."""
-  config = importlib.import_module(f"experiments.{method}").get_config("")
+  config = importlib.import_module(f"xmc_jax.experiments.{method}").get_config("")
   values = {
     "data.num_validation": num_points // SHARE,
     "data.max_length": synthetic_data.LONGEST,

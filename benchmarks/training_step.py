@@ -57,7 +57,7 @@ class Step:
   def __init__(
     self, module: str, preset: str, batch_size: int, num_batches: int, folder: pathlib.Path, **overrides
   ):
-    config = importlib.import_module(f"experiments.{module}").get_config(preset)
+    config = importlib.import_module(f"xmc_jax.experiments.{module}").get_config(preset)
     known = config.to_dict()
     alike = {key: _ALIKE[key] for key in _ALIKE if key.partition(".")[2] in known[key.partition(".")[0]]}
     config.update_from_flattened_dict({**alike, "train.batch_size": batch_size, **overrides})

@@ -8,8 +8,8 @@ softmax with two hard negatives a query. The other benchmark presets aim at the 
 and 3, of which no paper prints the settings: theirs are DEXML's Table 7, and two hard negatives.
 """
 
-from experiments import dexml, dpr
-from experiments.common import choose
+from xmc_jax.experiments import dexml, dpr
+from xmc_jax.experiments.common import choose
 
 _ANCE = {"method.name": "ance", "method.num_hard_negatives": 2}
 

@@ -15,8 +15,8 @@ Table 2 has DEPSL's own batch and pool of LF-Wikipedia-500K and LF-AmazonTitles-
 UniDEC's.
 """
 
-from experiments import dexml, unidec
-from experiments.common import FREQUENCY, choose
+from xmc_jax.experiments import dexml, unidec
+from xmc_jax.experiments.common import FREQUENCY, choose
 
 _DEPSL = {"method.encoder_weight": 1.0, "method.classifier_dim": 0, "method.binary_weight": 0.0}
 _ONE_WAY = {"method.symmetric": False}

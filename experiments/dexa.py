@@ -14,8 +14,8 @@ ngame.py, and the 131K config's clusters of points, but for LF-Wikipedia-500K, w
 The number of clusters is known of the titles sets only.
 """
 
-from experiments import dexml, ngame
-from experiments.common import choose
+from xmc_jax.experiments import dexml, ngame
+from xmc_jax.experiments.common import choose
 
 _DEXA = {"method.name": "dexa"}
 # Chosen on validation rows: docs/claims.md.

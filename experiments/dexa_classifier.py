@@ -6,8 +6,8 @@
 paper's supplement and in DEXML's Tables 1 and 2. The paper prints no settings outside that supplement.
 """
 
-from experiments import dexml, ngame_classifier
-from experiments.common import choose
+from xmc_jax.experiments import dexml, ngame_classifier
+from xmc_jax.experiments.common import choose
 
 PRESETS = ngame_classifier.OF_DEXA
 

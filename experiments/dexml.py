@@ -23,8 +23,8 @@ row:
 Where a paper leaves a value open, docs/dexml.md says whose it is.
 """
 
-from experiments.common import BAG, DROPOUT, choose, use_dataset
 from xmc_jax import methods
+from xmc_jax.experiments.common import BAG, DROPOUT, choose, use_dataset
 
 
 def _paper(dataset: str, **values) -> dict:

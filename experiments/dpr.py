@@ -8,8 +8,8 @@ prints more than the encoder, a 12-layer BERT in UniDEC. They are DEXML's Table 
 loss and the labels of DPR: not those rows' own.
 """
 
-from experiments import dexml
-from experiments.common import choose
+from xmc_jax.experiments import dexml
+from xmc_jax.experiments.common import choose
 
 _DPR = {"method.name": "dpr", "method.loss": "softmax", "method.labels": "in_batch"}
 

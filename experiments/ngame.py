@@ -10,8 +10,8 @@ the five only LF-AmazonTitles-131K's weighs negatives by a softmax, as all prese
 that of LF-AmazonTitles-131K.
 """
 
-from experiments import dexml
-from experiments.common import BAG, DROPOUT, FREQUENCY, choose
+from xmc_jax.experiments import dexml
+from xmc_jax.experiments.common import BAG, DROPOUT, FREQUENCY, choose
 
 _NGAME = {
   "method.name": "ngame",

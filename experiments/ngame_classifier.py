@@ -13,8 +13,8 @@ and what DEXA has but for its clusters of points: three positives, five negative
 NGAME's configs train another loss against fixed shortlists, which is not built: docs/dexa.md.
 """
 
-from experiments import dexml
-from experiments.common import choose
+from xmc_jax.experiments import dexml
+from xmc_jax.experiments.common import choose
 
 _CLASSIFIER = {
   "dataset": "debian",  # data.path = '': the data of `init_from`

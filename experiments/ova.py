@@ -9,8 +9,8 @@ those that its Table 7 gives to DEXML. The table's rate of 1e-3, raw products wi
 where weights and bias start (the bias at the log of a label's share, 1 / L) are ours.
 """
 
-from experiments import dexml
-from experiments.common import beside_method, choose
+from xmc_jax.experiments import dexml
+from xmc_jax.experiments.common import beside_method, choose
 
 _OVA = {
   "method.name": "ova",

@@ -9,8 +9,8 @@ benchmark presets carry the paper's Table 10, and aim at its Tables 2 and 3; tho
 4.5's, and aim at Tables 6, 9 and 11, which are of LF-AmazonTitles-1.3M.
 """
 
-from experiments import dexa, dexml, ngame
-from experiments.common import choose
+from xmc_jax.experiments import dexa, dexml, ngame
+from xmc_jax.experiments.common import choose
 
 _PRIME = {
   "method.name": "prime",

@@ -7,8 +7,8 @@
 classifiers alone, as it does.
 """
 
-from experiments import dexml, ngame_classifier
-from experiments.common import choose
+from xmc_jax.experiments import dexml, ngame_classifier
+from xmc_jax.experiments.common import choose
 
 # As DEXA's, but for these.
 _PRIME = {

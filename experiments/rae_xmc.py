@@ -12,8 +12,8 @@ dropout and the clock of hard negatives are ours: the paper's are not known to u
 which. All of the presets for the bundled data is ours; `debian_minilm3` and `debian_minilm6` are not tuned.
 """
 
-from experiments import dexml
-from experiments.common import BAG, DROPOUT, FREQUENCY, choose
+from xmc_jax.experiments import dexml
+from xmc_jax.experiments.common import BAG, DROPOUT, FREQUENCY, choose
 
 _RAE_XMC = {
   "method.name": "rae_xmc",

@@ -13,8 +13,8 @@ sets that the paper, as we have it, has no row of. Sizes of clusters, warm-up, Î
 hold are not in the paper: docs/ramen.md. Î» is ours, 1 / T for T graphs.
 """
 
-from experiments import dexml, ngame
-from experiments.common import beside_method, choose
+from xmc_jax.experiments import dexml, ngame
+from xmc_jax.experiments.common import beside_method, choose
 
 _RAMEN = {"method.name": "ramen", "plan.num_graphs": 2}
 _NGAME, _ANCE, _DEXML = ({**_RAMEN, "method.base": base} for base in ("ngame", "ance", "dexml"))

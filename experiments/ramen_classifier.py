@@ -7,8 +7,8 @@ dexa_classifier.py, as RAMEN's paper says nothing else of it. It aims at no row:
 its method, and does not say which rows of its Table 6 have them. No graph is read.
 """
 
-from experiments import dexml, ngame_classifier
-from experiments.common import choose
+from xmc_jax.experiments import dexml, ngame_classifier
+from xmc_jax.experiments.common import choose
 
 PRESETS = {
   name: {**values, "method.margin_positives": 2, "method.margin_negatives": 12}

@@ -14,8 +14,8 @@ on LF-AmazonTitles-1.3M and LF-WikiTitles-500K; that the other rows have it, and
 reading: docs/unidec.md.
 """
 
-from experiments import dexml
-from experiments.common import BAG, DROPOUT, choose
+from xmc_jax.experiments import dexml
+from xmc_jax.experiments.common import BAG, DROPOUT, choose
 
 # The paper's: β, η, |H| = η times the epochs between refreshes, from epoch 0 on; a leaf is a batch.
 _UNIDEC = {

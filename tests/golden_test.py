@@ -24,7 +24,7 @@ def _presets() -> dict[str, tuple]:
   """'dexml-debian' -> (its experiment's module, 'debian')."""
   found = {}
   for path in sorted(EXPERIMENTS.glob("*.py")):
-    module = importlib.import_module(f"experiments.{path.stem}")
+    module = importlib.import_module(f"xmc_jax.experiments.{path.stem}")
     for preset in getattr(module, "PRESETS", ()):
       found[f"{path.stem}-{preset}"] = (module, preset)
   return found

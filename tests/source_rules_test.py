@@ -17,6 +17,7 @@ RANKS = (
   ("main",),
   ("estimator",),
   ("cli",),
+  ("experiments",),
   ("training", "export", "report", "serve"),
   ("runs",),
   ("plan",),
@@ -48,7 +49,7 @@ CONFINED = {
 }
 # What --help and a config error load.
 LIGHT = (
-  *("errors.py", "sanitize.py", "main.py", "distributed/stderr.py"),
+  *("errors.py", "experiments.py", "sanitize.py", "main.py", "distributed/stderr.py"),
   *("cli/flags.py", "cli/error_lines.py", "methods/__init__.py"),
   *sorted(path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / "config").glob("*.py")),
 )

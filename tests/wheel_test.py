@@ -106,3 +106,7 @@ def test_a_config_of_ones_own_comes_first(installed, tmp_path):
   ended = _command(installed, tmp_path, "--config=experiments/dexml.py")
   assert ended.returncode == 1 and "ZeroDivisionError" in ended.stderr
   assert "Traceback" not in ended.stderr
+  (tmp_path / "experiments" / "__init__.py").touch()
+  of_package = "from xmc_jax.estimator import settings; settings.make('ngame', 'bag', {}, None)"
+  environment = {**os.environ, "PYTHONPATH": str(installed)}
+  subprocess.run([sys.executable, "-c", of_package], cwd=tmp_path, env=environment, check=True)

@@ -41,7 +41,7 @@ _DETERMINISTIC = {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm
 def config_of(preset: str, changes: list[str]) -> ml_collections.ConfigDict:
   """Returns the config of `FILE:PRESET` of experiments/, with `KEY=VALUE` changed and no weights read."""
   module, _, name = preset.partition(":")
-  config = importlib.import_module(f"experiments.{module}").get_config(name)
+  config = importlib.import_module(f"xmc_jax.experiments.{module}").get_config(name)
   config.update_from_flattened_dict(
     {key: _value(value) for key, value in (one.split("=", 1) for one in changes)}
   )

@@ -57,7 +57,7 @@ def _first_steps(method: str, folder: pathlib.Path, leaves: list[np.ndarray] | N
     folder: for the run and its data.
     leaves: of an extra state, to use in place of what refreshes make here.
   """
-  config = importlib.import_module(f"experiments.{method}").get_config("debian")
+  config = importlib.import_module(f"xmc_jax.experiments.{method}").get_config("debian")
   config.update_from_flattened_dict({**SMALL, "data.cache_dir": str(folder / "cache")})
   run, step, state = started(config, folder / method)
   extra_state = state.extra_state

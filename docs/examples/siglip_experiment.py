@@ -3,8 +3,8 @@
 python -m xmc_jax.main --config=experiments/siglip.py
 """
 
-from experiments import dexml
-from experiments.common import BAG, choose
+from xmc_jax.experiments import dexml
+from xmc_jax.experiments.common import BAG, choose
 
 PRESETS = {
   "debian": {

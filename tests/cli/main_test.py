@@ -14,7 +14,7 @@ import types
 
 import pytest
 
-from tests import blocked_imports, command_lines, tiny_runs
+from tests import command_lines, tiny_runs
 from xmc_jax import data, main, methods
 from xmc_jax.cli import commands, error_lines
 from xmc_jax.distributed import runtime
@@ -257,12 +257,6 @@ def test_config_files_with_faults(tmp_path, text, words):
     assert words in Ended(ended.returncode, ended.stdout, ended.stderr).line()
     assert len(ended.stderr.splitlines()) == 1
   assert ended.stdout == ""
-
-
-def test_a_config_from_another_folder_says_what_it_misses(tmp_path):
-  ended = blocked_imports.run({"experiments"}, blocked_imports.COMMAND, DEXML, folder=tmp_path)
-  line = Ended(ended.returncode, ended.stdout, ended.stderr).line()
-  assert "No module named 'experiments'; run the command in the project's folder" in line
 
 
 # What a user can get wrong behind the checks.

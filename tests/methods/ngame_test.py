@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from experiments import ngame_classifier, prime_classifier, ramen_classifier
 from xmc_jax import methods, refresh
 from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.experiments import ngame_classifier, prime_classifier, ramen_classifier
 from xmc_jax.methods.components import label_clusters, refreshes
 from xmc_jax.runs import create, ranking
 from xmc_jax.runs import run as runs

@@ -369,13 +369,13 @@ def test_a_preset_has_the_papers_values(name):
 
 def test_docstrings_say_which_row():
   for name in {name.partition("-")[0] for name in EXPECTED} - {"rae_xmc"}:
-    text = importlib.import_module(f"experiments.{name}").__doc__
+    text = importlib.import_module(f"xmc_jax.experiments.{name}").__doc__
     assert "Table" in text or "released config" in text, name
     assert re.search(r"\baims?\s+at\b", text), name
 
 
 def test_dexmls_docstring_has_the_row_of_each_suffix():
-  text = importlib.import_module("experiments.dexml").__doc__
+  text = importlib.import_module("xmc_jax.experiments.dexml").__doc__
   listed = set(re.findall(r"^  SET(\w*) ", text, re.M))
   of_sets = {name.removeprefix("dexml-") for name in EXPECTED if name.startswith("dexml-")}
   sets = [name for name in of_sets if not any(name != other and name.startswith(other) for other in of_sets)]

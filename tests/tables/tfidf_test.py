@@ -134,7 +134,7 @@ def _config(name, board):
   """The config of a row as its training has it."""
   row = accuracy_methods.ROWS[name]
   preset, given = accuracy_methods.settings(row, 0, board)
-  config = importlib.import_module(f"experiments.{row.experiment}").get_config(preset)
+  config = importlib.import_module(f"xmc_jax.experiments.{row.experiment}").get_config(preset)
   config.update_from_flattened_dict(given)
   return config
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 from absl import flags, logging
 
-from xmc_jax import methods, sanitize
+from xmc_jax import experiments, methods, sanitize
 from xmc_jax.config import checks
 from xmc_jax.distributed import stderr
 from xmc_jax.errors import UserError
@@ -152,8 +152,6 @@ def of_config_file(path: str, error: BaseException) -> str:
       what = what.rpartition("[Errno ")[2].partition("] ")[2] or what
     else:  # the text of a KeyError is only "'x'"
       what = f"{type(error).__name__}: {what}"
-  if isinstance(error, ModuleNotFoundError) and error.name == "experiments":
-    what += "; run the command in the project's folder, or put that folder on PYTHONPATH"
   if isinstance(error, OSError) and what.startswith(os.strerror(errno.ENOENT)):
     what += _experiment_like(path)
   own = [line for file, line in frames if path and os.path.abspath(file) == os.path.abspath(path)]
@@ -164,7 +162,7 @@ def of_config_file(path: str, error: BaseException) -> str:
 
 def _experiment_like(path: str) -> str:
   """Returns `; did you mean ...?` with the experiment whose name is like the file's; '' if there is none."""
-  names = {file.stem: file for file in pathlib.Path(__file__).parents[2].glob("experiments/*.py")}
+  names = {file.stem: file for file in experiments.FOLDER.glob("*.py")}
   near = difflib.get_close_matches(pathlib.Path(path).stem, names, 1)
   return f"; did you mean --config=experiments/{near[0]}.py?" if near else ""
 

@@ -11,7 +11,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from xmc_jax import config as configs
-from xmc_jax import methods
+from xmc_jax import experiments, methods
 from xmc_jax.cli import error_lines
 from xmc_jax.config import checks
 from xmc_jax.config.defaults import KEYS, READS_INPUT, keys_of
@@ -188,5 +188,5 @@ def _beside_package(argument: str) -> str:
   found = re.fullmatch(r"(--?config=)(experiments/[^:]+)(:.*)?", argument)
   if not found or pathlib.Path(found[2]).exists():
     return argument
-  installed = pathlib.Path(__file__).parents[2] / found[2]
+  installed = experiments.FOLDER.parent / found[2]
   return f"{found[1]}{installed}{found[3] or ''}" if installed.is_file() else argument

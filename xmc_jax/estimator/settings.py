@@ -3,18 +3,14 @@
 import contextlib
 import difflib
 import importlib
-import pathlib
 import re
-import sys
-import threading
 from collections.abc import Iterator, Mapping
-from types import ModuleType
 from typing import Any
 
 import ml_collections
 import numpy as np
 
-from xmc_jax import methods
+from xmc_jax import experiments, methods
 from xmc_jax.config import checks, defaults
 from xmc_jax.errors import ConfigError, UserError
 
@@ -33,10 +29,8 @@ KEYS = {
 _OF_FIT = {"name", "eval.num_examples", "eval.report_page"} | (
   {f"data.{name}" for name in defaults.KEYS["data"]} - {"data.max_length", "data.num_validation"}
 )
-_EXPERIMENTS = pathlib.Path(__file__).parents[2] / "experiments"
 _OF_PRETRAINED = ("minilm", "debian_minilm6", "debian_minilm3")  # presets; the first that an experiment has
 _VALUE = r"(\"[^\"]*\"|[^\s;,)?]+)"  # of a flag in a message
-_IN_TURN = threading.Lock()
 
 
 def make(
@@ -134,40 +128,19 @@ def _plain(value: Any) -> Any:
 
 def _preset(method: str, encoder: str) -> ml_collections.ConfigDict:
   """Returns the config that values are changed in: a preset of experiments/METHOD.py."""
-  if not _EXPERIMENTS.is_dir():
-    raise UserError(f"{_EXPERIMENTS}: no such folder; install the package with its experiments")
-  stems = (path.stem for path in _EXPERIMENTS.glob("[a-z]*.py"))
+  stems = (path.stem for path in experiments.FOLDER.glob("[a-z]*.py"))
   names = sorted(stem for stem in stems if stem != "common" and not stem.endswith("_classifier"))
   if method not in names:
     near = difflib.get_close_matches(str(method), names, 1)
     hint = f"; did you mean method={near[0]!r}?" if near else ""
     raise ConfigError(f"method = {method!r:.60} is not one of {', '.join(names)}{hint}")
-  with _experiment(method) as experiment:
-    usual = experiment.get_config()
-    if encoder == "bag":
-      return usual
-    preset = next((name for name in _OF_PRETRAINED if name in experiment.PRESETS), "")
-    config = experiment.get_config(preset) if preset else methods.default_config(usual.method.name)
-    config.encoder.num_layers = 0  # all of them
-    if encoder == "gru":
-      config.encoder.init_table = usual.encoder.init_table
-    return config
-
-
-@contextlib.contextmanager
-def _experiment(name: str) -> Iterator[ModuleType]:
-  """Imports a file of the folder that comes with the package, also if the user has another `experiments`."""
-  with _IN_TURN:
-    others = {
-      module: sys.modules.pop(module)
-      for module in list(sys.modules)
-      if module.partition(".")[0] == _EXPERIMENTS.name
-    }
-    sys.path.insert(0, str(_EXPERIMENTS.parent))
-    try:
-      yield importlib.import_module(f"{_EXPERIMENTS.name}.{name}")
-    finally:
-      sys.path.remove(str(_EXPERIMENTS.parent))
-      for module in [module for module in sys.modules if module.partition(".")[0] == _EXPERIMENTS.name]:
-        del sys.modules[module]
-      sys.modules.update(others)
+  experiment = importlib.import_module(f"xmc_jax.experiments.{method}")
+  usual = experiment.get_config()
+  if encoder == "bag":
+    return usual
+  preset = next((name for name in _OF_PRETRAINED if name in experiment.PRESETS), "")
+  config = experiment.get_config(preset) if preset else methods.default_config(usual.method.name)
+  config.encoder.num_layers = 0  # all of them
+  if encoder == "gru":
+    config.encoder.init_table = usual.encoder.init_table
+  return config
