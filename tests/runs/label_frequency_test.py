@@ -2,17 +2,18 @@
 
 import itertools
 import json
+import types
 
 import numpy as np
 import pytest
 import tiny_runs
 
 from xmc_jax import methods
-from xmc_jax.batching.inclusion_probabilities import log_inclusion_probabilities
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export.exported import Exported
 from xmc_jax.export.make import export
+from xmc_jax.methods.components import label_priors
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import label_frequency
@@ -20,6 +21,7 @@ from xmc_jax.runs import run as runs
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
 from xmc_jax.training import train
+from xmc_jax.types import BatchSpec
 
 _QUICK = {"train.num_epochs": 1, "eval.scores": "fused", "eval.report_page": False, "eval.num_examples": 0}
 _UNIT = {"encoder.normalize": True, "method.temperature": 0.05}
@@ -198,8 +200,10 @@ def test_odds_of_a_pool_by_simulation():
   counts, rng = np.array([50, 20, 5, 1, 1, 0, 3, 8]), np.random.default_rng(0)
   sampled = rng.choice(8, (20_000, 16), p=counts / counts.sum())
   there = np.stack([(sampled == label).any(axis=1) for label in range(8)], axis=1)
-  found = np.exp(log_inclusion_probabilities(counts, 88, 16, 1, 0))
+  info = types.SimpleNamespace(label_counts=counts, num_labelled=88)
+  odds = lambda **batch: np.exp(label_priors.log_inclusion(info, BatchSpec(**batch), 16))
+  found = odds()
   np.testing.assert_allclose(found, there.mean(axis=0), atol=0.01)
-  more = np.exp(log_inclusion_probabilities(counts, 88, 16, 1, 2))
+  more = odds(num_random_negatives=2)
   np.testing.assert_allclose(more, np.minimum(1, np.where(counts, found, 0) + 2 / 8), atol=1e-6)
-  assert np.all(np.exp(log_inclusion_probabilities(counts, 88, 16, 1, 100, pool_size=4)) <= 1)
+  assert np.all(odds(num_random_negatives=100, pool_size=4) <= 1)

@@ -29,7 +29,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   settings, devices = config.method, info.mesh if info.mesh.size > 1 else None
   encoder, text_encoder = (embedding.encoder(config, info, unit) for unit in (True, settings.unit_texts))
   embed_points, embed_texts = embedding.embedders(config, info)
-  bias = label_priors.bias(config, info)
+  bias = label_priors.bias(config, info, base.batch)
 
   def init(key):
     encoder_key, table_key = jax.random.split(key)

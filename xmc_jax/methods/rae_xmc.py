@@ -38,7 +38,8 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   settings = config.method
   encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
   embed_points, embed_texts = embedding.embedders(config, info)
-  bias = label_priors.bias(config, info)
+  batch = pool.batch_spec(settings, shared=True)
+  bias = label_priors.bias(config, info, batch)
   of_points = np.log((info.num_labelled or info.num_points) / config.train.batch_size)  # -log q of a point
 
   def loss(params, extra_state, batch, key):
@@ -66,7 +67,6 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   def by_text(params, extra_state, tokens, ids):
     return encoder.embed(params, tokens)
 
-  batch = pool.batch_spec(settings, shared=True)
   hard = refreshes.shortlists(config) if settings.num_hard_negatives else {}
   clustered = settings.point_positive_weight > 0
   return Method(

@@ -75,7 +75,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
   heads = unidec_heads.build(config, info, dim)
   embed_points, embed_texts = embedding.embedders(config, info)
-  bias = label_priors.bias(config, info)
+  bias = label_priors.bias(config, info, _batch(settings))
 
   def init(key):
     heads_key, table_key = jax.random.split(key)
@@ -113,7 +113,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     loss=loss,
     embed_queries=embed_queries,
     embed_labels=by_text,
-    batch=refreshes.in_clusters(_batch(settings), settings),
+    batch=_batch(settings),
     sharding_rules=(
       (f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)),
       ("(^|/)dropped$", ()),
@@ -134,4 +134,5 @@ _products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # i
 
 def _batch(settings: ml_collections.ConfigDict) -> BatchSpec:
   """Samples β positives and η hard negatives a point; if η = 0, other positives fill the pool (Table 5)."""
-  return pool.batch_spec(settings, fill_pool=settings.pool_size > 0 and not settings.num_hard_negatives)
+  fills = settings.pool_size > 0 and not settings.num_hard_negatives
+  return refreshes.in_clusters(pool.batch_spec(settings, fill_pool=fills), settings)

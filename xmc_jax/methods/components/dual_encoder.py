@@ -41,7 +41,7 @@ def make(
   num_fresh = batch.num_fresh_negatives
   embed_points, embed_texts = embedding.embedders(config, info)
   embed_parts = embedding.part_embedder(config, info)
-  bias = label_priors.bias(config, info)
+  bias = label_priors.bias(config, info, batch)
 
   def init(key):
     return encoder.init(key), cached_negatives.empty(info, encoder.width) if num_fresh else {}

@@ -12,9 +12,8 @@ import ml_collections
 import numpy as np
 
 from xmc_jax.batching.epochs import num_clusters
-from xmc_jax.batching.inclusion_probabilities import log_inclusion_probabilities
 from xmc_jax.config import Key, declare
-from xmc_jax.types import Array, DatasetInfo, Method
+from xmc_jax.types import Array, BatchSpec, DatasetInfo, Method
 
 MARGINS = ("margin", "dynamic_margin")  # losses of cosines, which have no temperature
 
@@ -59,7 +58,7 @@ def log_prior(weight: float, label_counts: np.ndarray) -> np.ndarray:
   return weight * np.log1p(label_counts)
 
 
-def bias(config: ml_collections.ConfigDict, info: DatasetInfo) -> Array | None:
+def bias(config: ml_collections.ConfigDict, info: DatasetInfo, batch: BatchSpec) -> Array | None:
   r"""Returns `[L]` float32, what is added to the training scores of labels; None for nothing.
 
   .. math::
@@ -71,8 +70,8 @@ def bias(config: ml_collections.ConfigDict, info: DatasetInfo) -> Array | None:
   weight = settings.get("log_prior", 0.0)
   if not weight and not settings.log_q:
     return None
-  prior = log_prior(weight, info.label_counts)
-  return jnp.asarray(prior - (log_inclusion(config, info) if settings.log_q else 0), jnp.float32)
+  log_q = log_inclusion(info, batch, config.train.batch_size) if settings.log_q else 0
+  return jnp.asarray(log_prior(weight, info.label_counts) - log_q, jnp.float32)
 
 
 def in_ranking(method: Method, config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
@@ -100,23 +99,41 @@ def in_ranking(method: Method, config: ml_collections.ConfigDict, info: DatasetI
   )
 
 
-def log_inclusion(config: ml_collections.ConfigDict, info: DatasetInfo) -> np.ndarray:
-  """Estimates `[L]`, the log of how likely each label is to be in a batch's pool.
+def log_inclusion(info: DatasetInfo, batch: BatchSpec, batch_size: int) -> np.ndarray:
+  r"""Estimates `[L]` float32 log q_l, where q_l is the probability that label l is in a batch's pool.
 
-  If a batch is a leaf of a tree, it has fewer rows: their number is a power of two.
+  .. math::
+    q_l = \min\Bigl(1, d_l + s (a_l - d_l) + \frac{M}{L}\Bigr), \qquad
+    a_l = 1 - \Bigl(1 - \frac{n_l}{N}\Bigr)^B, \qquad
+    d_l = r \Bigl(1 - \Bigl(1 - p \frac{n_l}{N}\Bigr)^B\Bigr)
+
+  A row of a batch has label l with probability n_l / N and then samples it with probability p, which is
+  min(1, β N / Σ_k n_k) for β positives per row, or 1 if all are sampled. So a_l is the probability that some
+  row has the label, and d_l that some row samples it; r is 1, or less if a pool holds fewer than are sampled.
+  If other positives fill the pool, a fraction s of them fits in; else s is 0. M counts hard and random
+  negatives, treated as uniform, and is at most what is left then.
+
+  Three assumptions are approximate: rows are independent (points of a cluster are alike); every row has
+  the mean number of labels, Σ_k n_k / N; and every pool has its mean amount of free room.
+
+  Args:
+    info: N points with a label to learn, n_l of each label.
+    batch: what a pool holds. A batch that is a cluster has fewer rows, as clusters are a power of two.
+    batch_size: B, rows of any other batch.
   """
-  settings, num_points = config.method, info.num_labelled or info.num_points
-  num_rows = config.train.batch_size
-  if "pool_size" in settings:  # UniDEC's batches
-    num_rows = num_points / num_clusters(num_points, num_rows)
-  hard = settings.get("num_hard_negatives", 0)
-  size = settings.get("pool_size", 0)
-  return log_inclusion_probabilities(
-    info.label_counts,
-    num_points,
-    num_rows,
-    settings.num_positives,
-    settings.num_random_negatives + settings.get("num_fresh_negatives", 0) + num_rows * hard,
-    size,
-    fill_pool=size > 0 and not hard,
-  )
+  counts, num_points = np.asarray(info.label_counts, np.float64), info.num_labelled or info.num_points
+  num_rows = num_points / num_clusters(num_points, batch_size) if batch.batch_is_cluster else batch_size
+  others = batch.num_random_negatives + batch.num_fresh_negatives + num_rows * batch.num_hard_negatives
+  of_row = np.minimum(counts / max(num_points, 1), 1)  # probability that a row has the label
+  taken = min(1.0, batch.num_positives / max(of_row.sum(), 1e-9)) if batch.num_positives else 1.0
+  probabilities = 1 - (1 - taken * of_row) ** num_rows
+  if batch.pool_size:
+    probabilities *= min(1.0, batch.pool_size / max(probabilities.sum(), 1e-9))
+  if batch.fill_pool:
+    unsampled = np.maximum(1 - (1 - of_row) ** num_rows - probabilities, 0)
+    room = max(batch.pool_size - probabilities.sum(), 0)
+    probabilities += unsampled * min(1.0, room / max(unsampled.sum(), 1e-9))
+  if batch.pool_size:
+    others = min(others, batch.pool_size - probabilities.sum())
+  probabilities = np.clip(probabilities + max(others, 0) / len(counts), 1e-9, 1.0)
+  return np.log(probabilities).astype(np.float32)
