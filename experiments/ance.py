@@ -8,14 +8,10 @@ softmax with two hard negatives a query. The other benchmark presets aim at the 
 and 3, of which no paper prints the settings: theirs are DEXML's Table 7, and two hard negatives.
 """
 
-from xmc_jax.experiments import dexml, dpr
-from xmc_jax.experiments.common import choose
+from xmc_jax.experiments import dpr
+from xmc_jax.experiments.common import config_getter
 
 _ANCE = {"method.name": "ance", "method.num_hard_negatives": 2}
 
 PRESETS = {name: {**values, **_ANCE} for name, values in dpr.PRESETS.items()}
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("ance", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("ance", PRESETS)

@@ -1,7 +1,11 @@
 """Settings that several experiments share: what is true of a data set, whatever the method."""
 
 import difflib
+from collections.abc import Callable
 
+import ml_collections
+
+from xmc_jax import methods
 from xmc_jax.errors import ConfigError
 
 # Propensity constants (A, B) by family of data sets (Jain et al., 2016).
@@ -89,7 +93,7 @@ SIZES = {
 }
 
 
-def use_dataset(config, name: str) -> None:
+def _use_dataset(config: ml_collections.ConfigDict, name: str) -> None:
   """Fills in `config.data`, propensities and what a plan supposes for one of DATASETS.
 
   A benchmark set is ranked as its papers rank it.
@@ -116,16 +120,27 @@ _V5E_8 = "_v5e_8"
 _CHUNKS = ("method.label_chunk", "method.query_chunk")
 
 
-def choose(preset: str, presets: dict[str, dict]) -> dict:
-  """The preset of that name; '' is the first, and any name may end in '_v5e_8'.
+def config_getter(experiment: str, presets: dict[str, dict]) -> Callable[[str], ml_collections.ConfigDict]:
+  """Returns the `get_config` of an experiment, which makes the config of one of its presets.
 
-  Raises:
-    ConfigError: there is none of that name.
+  '' is the first preset, and any name may end in '_v5e_8'. A name that is unknown raises ConfigError.
   """
-  if not preset:
-    return next(iter(presets.values()))
+
+  def get_config(preset: str = "") -> ml_collections.ConfigDict:
+    preset = preset or next(iter(presets))
+    values = dict(_choose(preset, presets))
+    config = methods.default_config(values.get("method.name", "dexml"))
+    _use_dataset(config, values.pop("dataset"))
+    config.name = f"{experiment}-{preset}"
+    config.update_from_flattened_dict(values)
+    return config
+
+  return get_config
+
+
+def _choose(preset: str, presets: dict[str, dict]) -> dict:
   if preset.endswith(_V5E_8):
-    values = {**choose(preset.removesuffix(_V5E_8), presets), **V5E_8}
+    values = {**_choose(preset.removesuffix(_V5E_8), presets), **V5E_8}
     if size := values.get("train.batch_size"):
       values["train.batch_size"] = -(-size // values["mesh.data"]) * values["mesh.data"]
     return {**values, **{key: 0 for key in _CHUNKS if key in values}}

@@ -15,8 +15,8 @@ Table 2 has DEPSL's own batch and pool of LF-Wikipedia-500K and LF-AmazonTitles-
 UniDEC's.
 """
 
-from xmc_jax.experiments import dexml, unidec
-from xmc_jax.experiments.common import FREQUENCY, choose
+from xmc_jax.experiments import unidec
+from xmc_jax.experiments.common import FREQUENCY, config_getter
 
 _DEPSL = {"method.encoder_weight": 1.0, "method.classifier_dim": 0, "method.binary_weight": 0.0}
 _ONE_WAY = {"method.symmetric": False}
@@ -43,8 +43,4 @@ PRESETS = {
 for key in unidec.TUNED:
   del PRESETS["debian"][key]
 PRESETS["debian"] |= FREQUENCY
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("depsl", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("depsl", PRESETS)

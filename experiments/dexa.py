@@ -14,8 +14,8 @@ ngame.py, and the 131K config's clusters of points, but for LF-Wikipedia-500K, w
 The number of clusters is known of the titles sets only.
 """
 
-from xmc_jax.experiments import dexml, ngame
-from xmc_jax.experiments.common import choose
+from xmc_jax.experiments import ngame
+from xmc_jax.experiments.common import config_getter
 
 _DEXA = {"method.name": "dexa"}
 # Chosen on validation rows: docs/claims.md.
@@ -47,8 +47,4 @@ PRESETS["lf_amazontitles_131k_released"] = {
   "method.unit_texts": False,
   "method.differentiable_weights": True,
 }
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("dexa", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("dexa", PRESETS)

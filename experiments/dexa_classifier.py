@@ -6,12 +6,8 @@
 paper's supplement and in DEXML's Tables 1 and 2. The paper prints no settings outside that supplement.
 """
 
-from xmc_jax.experiments import dexml, ngame_classifier
-from xmc_jax.experiments.common import choose
+from xmc_jax.experiments import ngame_classifier
+from xmc_jax.experiments.common import config_getter
 
 PRESETS = ngame_classifier.OF_DEXA
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("dexa_classifier", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("dexa_classifier", PRESETS)

@@ -23,8 +23,7 @@ row:
 Where a paper leaves a value open, docs/dexml.md says whose it is.
 """
 
-from xmc_jax import methods
-from xmc_jax.experiments.common import BAG, DROPOUT, choose, use_dataset
+from xmc_jax.experiments.common import BAG, DROPOUT, config_getter
 
 
 def _paper(dataset: str, **values) -> dict:
@@ -201,18 +200,4 @@ _VARIANTS = {
   },
 }
 PRESETS |= {f"{name}_{which}": {**PRESETS[name], **values} for (name, which), values in _VARIANTS.items()}
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return make("dexml", preset or next(iter(PRESETS)), choose(preset, PRESETS))
-
-
-def make(method: str, preset: str, values: dict):
-  """A config from a preset's values; `method` and `preset` name the run."""
-  values = dict(values)
-  config = methods.default_config(values.get("method.name", "dexml"))
-  use_dataset(config, values.pop("dataset"))
-  config.name = f"{method}-{preset}"
-  config.update_from_flattened_dict(values)
-  return config
+get_config = config_getter("dexml", PRESETS)

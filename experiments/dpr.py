@@ -9,7 +9,7 @@ loss and the labels of DPR: not those rows' own.
 """
 
 from xmc_jax.experiments import dexml
-from xmc_jax.experiments.common import choose
+from xmc_jax.experiments.common import config_getter
 
 _DPR = {"method.name": "dpr", "method.loss": "softmax", "method.labels": "in_batch"}
 
@@ -20,8 +20,4 @@ PRESETS = {
 PRESETS["debian"]["method.log_q"] = (
   True  # frequent labels are in most pools: without it, their scores are too low
 )
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("dpr", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("dpr", PRESETS)

@@ -10,8 +10,7 @@ the five only LF-AmazonTitles-131K's weighs negatives by a softmax, as all prese
 that of LF-AmazonTitles-131K.
 """
 
-from xmc_jax.experiments import dexml
-from xmc_jax.experiments.common import BAG, DROPOUT, FREQUENCY, choose
+from xmc_jax.experiments.common import BAG, DROPOUT, FREQUENCY, config_getter
 
 _NGAME = {
   "method.name": "ngame",
@@ -108,8 +107,4 @@ PRESETS = {
   },
   **{name: released(name, **texts, **CLUSTERS[name], **_NO_DECAY) for name, texts in OF_TEXTS.items()},
 }
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("ngame", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("ngame", PRESETS)

@@ -13,8 +13,7 @@ and what DEXA has but for its clusters of points: three positives, five negative
 NGAME's configs train another loss against fixed shortlists, which is not built: docs/dexa.md.
 """
 
-from xmc_jax.experiments import dexml
-from xmc_jax.experiments.common import choose
+from xmc_jax.experiments.common import config_getter
 
 _CLASSIFIER = {
   "dataset": "debian",  # data.path = '': the data of `init_from`
@@ -71,8 +70,4 @@ PRESETS = {
 }
 # With clusters of points as in DEXA's released config: 64 from epoch 20 on.
 OF_DEXA = {"debian": PRESETS["debian"], "paper": {**_CLASSIFIER, **_LONG}}
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("ngame_classifier", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("ngame_classifier", PRESETS)

@@ -10,7 +10,7 @@ where weights and bias start (the bias at the log of a label's share, 1 / L) are
 """
 
 from xmc_jax.experiments import dexml
-from xmc_jax.experiments.common import beside_method, choose
+from xmc_jax.experiments.common import beside_method, config_getter
 
 _OVA = {
   "method.name": "ova",
@@ -28,8 +28,4 @@ PRESETS = {
     for name in dexml.BENCHMARKS
   },
 }
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("ova", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("ova", PRESETS)

@@ -9,8 +9,8 @@ benchmark presets carry the paper's Table 10, and aim at its Tables 2 and 3; tho
 4.5's, and aim at Tables 6, 9 and 11, which are of LF-AmazonTitles-1.3M.
 """
 
-from xmc_jax.experiments import dexa, dexml, ngame
-from xmc_jax.experiments.common import choose
+from xmc_jax.experiments import dexa, ngame
+from xmc_jax.experiments.common import config_getter
 
 _PRIME = {
   "method.name": "prime",
@@ -63,8 +63,4 @@ PRESETS["lf_amazontitles_131k_released"] = {
   "train.learning_rate": 2e-4,
   "train.table_learning_rate": 2e-4,
 }
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("prime", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("prime", PRESETS)

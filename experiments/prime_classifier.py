@@ -7,8 +7,8 @@
 classifiers alone, as it does.
 """
 
-from xmc_jax.experiments import dexml, ngame_classifier
-from xmc_jax.experiments.common import choose
+from xmc_jax.experiments import ngame_classifier
+from xmc_jax.experiments.common import config_getter
 
 # As DEXA's, but for these.
 _PRIME = {
@@ -21,8 +21,4 @@ _PRIME = {
 }
 PRESETS = {name: {**values, **_PRIME} for name, values in ngame_classifier.OF_DEXA.items()}
 PRESETS["paper"] |= {"train.table_learning_rate": 1e-4, "eval.scores": "classifier"}
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("prime_classifier", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("prime_classifier", PRESETS)

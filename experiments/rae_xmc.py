@@ -12,8 +12,7 @@ dropout and the clock of hard negatives are ours: the paper's are not known to u
 which. All of the presets for the bundled data is ours; `debian_minilm3` and `debian_minilm6` are not tuned.
 """
 
-from xmc_jax.experiments import dexml
-from xmc_jax.experiments.common import BAG, DROPOUT, FREQUENCY, choose
+from xmc_jax.experiments.common import BAG, DROPOUT, FREQUENCY, config_getter
 
 _RAE_XMC = {
   "method.name": "rae_xmc",
@@ -72,8 +71,4 @@ PRESETS = {
   "lf_wikipedia_500k": _paper("lf_wikipedia_500k"),
   "lf_amazontitles_1.3m": _paper("lf_amazontitles_1.3m"),
 }
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("rae_xmc", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("rae_xmc", PRESETS)

@@ -14,7 +14,7 @@ hold are not in the paper: docs/ramen.md. λ is ours, 1 / T for T graphs.
 """
 
 from xmc_jax.experiments import dexml, ngame
-from xmc_jax.experiments.common import beside_method, choose
+from xmc_jax.experiments.common import beside_method, config_getter
 
 _RAMEN = {"method.name": "ramen", "plan.num_graphs": 2}
 _NGAME, _ANCE, _DEXML = ({**_RAMEN, "method.base": base} for base in ("ngame", "ance", "dexml"))
@@ -67,8 +67,4 @@ PRESETS = {
   **{name: _paper(name, **_NGAME, **_CLUSTERS) for name in _BENCHMARKS},
   **{f"{name}_ance": _paper(name, **_ANCE) for name in _BENCHMARKS},
 }
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("ramen", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("ramen", PRESETS)

@@ -7,15 +7,11 @@ dexa_classifier.py, as RAMEN's paper says nothing else of it. It aims at no row:
 its method, and does not say which rows of its Table 6 have them. No graph is read.
 """
 
-from xmc_jax.experiments import dexml, ngame_classifier
-from xmc_jax.experiments.common import choose
+from xmc_jax.experiments import ngame_classifier
+from xmc_jax.experiments.common import config_getter
 
 PRESETS = {
   name: {**values, "method.margin_positives": 2, "method.margin_negatives": 12}
   for name, values in ngame_classifier.OF_DEXA.items()
 }
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("ramen_classifier", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("ramen_classifier", PRESETS)

@@ -14,8 +14,7 @@ on LF-AmazonTitles-1.3M and LF-WikiTitles-500K; that the other rows have it, and
 reading: docs/unidec.md.
 """
 
-from xmc_jax.experiments import dexml
-from xmc_jax.experiments.common import BAG, DROPOUT, choose
+from xmc_jax.experiments.common import BAG, DROPOUT, config_getter
 
 # The paper's: β, η, |H| = η times the epochs between refreshes, from epoch 0 on; a leaf is a batch.
 _UNIDEC = {
@@ -86,8 +85,4 @@ PRESETS = {
     "lf_amazontitles_1.3m", 1098, 3000, **{"encoder.projection_dim": 256, "method.classifier_dim": 256}
   ),
 }
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("unidec", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("unidec", PRESETS)

@@ -3,8 +3,7 @@
 python -m xmc_jax.main --config=experiments/siglip.py
 """
 
-from xmc_jax.experiments import dexml
-from xmc_jax.experiments.common import BAG, choose
+from xmc_jax.experiments.common import BAG, config_getter
 
 PRESETS = {
   "debian": {
@@ -17,8 +16,4 @@ PRESETS = {
     "eval.every_epochs": 1.0,
   }
 }
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("siglip", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("siglip", PRESETS)

@@ -4,9 +4,8 @@ python -m xmc_jax.main --config=experiments/claims/presets.py:losses-softmax
 python -m xmc_jax.main --config=experiments/claims/presets.py:losses_cpp-softmax
 """
 
-from experiments import dexml
 from experiments.claims import dexa_rows, dexml_rows, prime_rows, rae_xmc_rows, ramen_rows, unidec_rows
-from experiments.common import choose
+from experiments.common import config_getter
 
 # LF-CppDocs-SeeAlso has half as many points, so batches and pools are half as large, and rows held out fewer.
 _CPP = {"data.path": "data/LF-CppDocs-SeeAlso", "data.num_validation": 400}
@@ -46,8 +45,4 @@ CLAIMS = {
   **{f"{claim}_cpp": _cpp_rows(claim, rows) for claim, rows in _REAL.items()},
 }
 PRESETS = {f"{claim}-{row}": values for claim, rows in CLAIMS.items() for row, values in rows.items()}
-
-
-def get_config(preset: str = ""):
-  """The config of one of PRESETS."""
-  return dexml.make("claims", preset or next(iter(PRESETS)), choose(preset, PRESETS))
+get_config = config_getter("claims", PRESETS)
