@@ -26,7 +26,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   base, num_clusters = ngame.make(config, info), label_clusters.number(config.method, info)
   if not num_clusters:
     return base
-  settings, devices = config.method, info.mesh if info.mesh.size > 1 else None
+  settings = config.method
   encoder, text_encoder = (embedding.encoder(config, info, unit) for unit in (True, settings.unit_texts))
   embed_points, embed_texts = embedding.embedders(config, info)
   bias = label_priors.bias(config, info, base.batch)
@@ -46,7 +46,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     return mean_over_rows(per_row, batch), {}, extra_state
 
   def embed_labels(params, extra_state, tokens, ids):
-    vectors = lazy_adam.take(params[TABLE], label_clusters.lookup(extra_state, ids), mesh=devices)
+    vectors = lazy_adam.take(params[TABLE], label_clusters.lookup(extra_state, ids), mesh=info.mesh)
     return normalize(text_encoder.embed(params, tokens) + vectors)
 
   def init_from_run(source):

@@ -53,7 +53,7 @@ def take(table: Array, ids: Array, mesh: Mesh | None = None) -> Array:
 
   Over a mesh, the table's rows are split over `sharding.LABEL_ROWS`; every device has the ids and the result.
   """
-  if mesh is None:
+  if mesh is None or mesh.size == 1:
     return _gather(table, _places(ids, table.shape[0]))
 
   @_island(table, mesh, in_specs=(P(LABEL_ROWS), P()), out_specs=P())
@@ -68,7 +68,7 @@ def put(table: Array, ids: Array, rows: Array, mesh: Mesh | None = None) -> Arra
 
   Over a mesh, the table is split as for `take`.
   """
-  if mesh is None:
+  if mesh is None or mesh.size == 1:
     return _set(table, _places(ids, table.shape[0]), rows)
 
   @_island(table, mesh, in_specs=(P(LABEL_ROWS), P(), P()), out_specs=P(LABEL_ROWS))
@@ -151,7 +151,7 @@ def adam(
   """
   step = functools.partial(_adam_rows, b1=b1, b2=b2, epsilon=epsilon)
   scalars = (jnp.asarray(count, jnp.int32), jnp.asarray(learning_rate, moments.mean.dtype))
-  if mesh is None:
+  if mesh is None or mesh.size == 1:
     return step(table, moments, _places(ids, table.shape[0]), gradients, *scalars)
 
   split = P(LABEL_ROWS)

@@ -59,7 +59,6 @@ class TrainStep:
   ):
     self._method, self._settings, self._optimiser = method, settings, optimiser
     self._mesh = mesh
-    self._devices = mesh if mesh.size > 1 else None
     self._may_skip = settings.max_skipped_steps > 0
     self._programs: dict[Any, jax.stages.Compiled] = {}
     self._writer = writer
@@ -83,7 +82,7 @@ class TrainStep:
     params, opt_state = self._apply(state, gradients)
     if is_finite is not None:
       params, opt_state = self._restore_unless(is_finite, state, params, opt_state)
-    extra_state = _with_row_updates(extra_state, state.extra_state, is_finite, self._devices)
+    extra_state = _with_row_updates(extra_state, state.extra_state, is_finite, self._mesh)
     metrics = {"loss": loss, "gradient_norm": norm, **metrics}
     return TrainState(state.step + 1, params, opt_state, extra_state), metrics
 
@@ -95,7 +94,7 @@ class TrainStep:
     key = jax.random.fold_in(jax.random.key(self._settings.seed), state.step)
     dense, tables = _split(state.params, method.sparse_params)
     ids = {name: rows_of(batch, state.extra_state) for name, rows_of in method.sparse_params.items()}
-    taken = {name: lazy_adam.take(table, ids[name], mesh=self._devices) for name, table in tables.items()}
+    taken = {name: lazy_adam.take(table, ids[name], mesh=self._mesh) for name, table in tables.items()}
 
     def total_loss(dense, taken):
       loss, metrics, extra_state = method.loss({**dense, **taken}, state.extra_state, batch, key)
@@ -131,7 +130,7 @@ class TrainStep:
         summed,
         count=state.step + 1,
         learning_rate=self._optimiser.table_rate(state.step),
-        mesh=self._devices,
+        mesh=self._mesh,
       )
     return params, (dense_state, moments)
 
@@ -164,7 +163,7 @@ class TrainStep:
 
 
 def _with_row_updates(
-  extra_state: PyTree, before: PyTree, is_finite: Array | None, devices: jax.sharding.Mesh | None
+  extra_state: PyTree, before: PyTree, is_finite: Array | None, mesh: jax.sharding.Mesh
 ) -> PyTree:
   """Returns `extra_state` with each RowUpdate written, or `before` unless `is_finite` (None is True)."""
 
@@ -172,7 +171,7 @@ def _with_row_updates(
     if not isinstance(new, RowUpdate):
       return new if is_finite is None else jnp.where(is_finite, new, old)
     ids = new.ids if is_finite is None else jnp.where(is_finite, new.ids, -1)
-    return lazy_adam.put(old, ids, new.rows, mesh=devices)
+    return lazy_adam.put(old, ids, new.rows, mesh=mesh)
 
   return jax.tree.map(after, extra_state, before, is_leaf=lambda leaf: isinstance(leaf, RowUpdate))
 

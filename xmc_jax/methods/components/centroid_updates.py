@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
-from jax.sharding import Mesh
 
 from xmc_jax import refresh
 from xmc_jax.config import Key, declare
@@ -109,7 +108,7 @@ def _means(snapshot: refresh.Snapshot) -> Table:
 
 def lookup(extra_state: PyTree, labels: Array, info: DatasetInfo) -> Array:
   """Returns the centroids `[R, D]` of labels `[R]`; zeros for label -1."""
-  return lazy_adam.take(extra_state[NAME], labels, mesh=_devices(info))
+  return lazy_adam.take(extra_state[NAME], labels, mesh=info.mesh)
 
 
 def without_batch(
@@ -181,7 +180,3 @@ def _summed(queries: Array, batch: Batch, pairs: tuple[Array, Array]) -> tuple[A
   has = has.at[jnp.arange(len(queries))[:, None], columns].set(1.0, mode="drop")
   sums = jnp.einsum("bs,bd->sd", has, jax.lax.stop_gradient(queries), precision="highest")
   return sums, has.sum(axis=0)
-
-
-def _devices(info: DatasetInfo) -> Mesh | None:
-  return info.mesh if info.mesh.size > 1 else None

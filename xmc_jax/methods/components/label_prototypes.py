@@ -65,7 +65,7 @@ def build(config: ml_collections.ConfigDict, info: DatasetInfo, width: int) -> P
     info: of the data.
     width: D.
   """
-  settings, devices = config.method, info.mesh if info.mesh.size > 1 else None
+  settings = config.method
   num_clusters, centroids = label_clusters.number(settings, info), settings.centroids != "none"
   network = models.PrototypeNetwork(
     settings.prototype_width, settings.prototype_dropout, models.choose_dtype(config.encoder.dtype)
@@ -85,8 +85,8 @@ def build(config: ml_collections.ConfigDict, info: DatasetInfo, width: int) -> P
     if centroids:
       parts.append(centroid_updates.lookup(extra_state, labels, info) if given is None else given)
     vectors = jnp.stack([*parts, *free_vectors], axis=1)
-    if devices:  # split as texts are: else every device would make all prototypes
-      vectors = jax.lax.with_sharding_constraint(vectors, NamedSharding(devices, P(sharding.LABEL_ROWS)))
+    if info.mesh.size > 1:  # split as texts are: else every device would make all prototypes
+      vectors = jax.lax.with_sharding_constraint(vectors, NamedSharding(info.mesh, P(sharding.LABEL_ROWS)))
     made: Any = network.apply({"params": params[NETWORK]}, vectors, key)
     return normalize(made)
 
@@ -96,7 +96,7 @@ def build(config: ml_collections.ConfigDict, info: DatasetInfo, width: int) -> P
   def of_labels(params, extra_state, texts, labels):
     vectors = []
     if num_clusters:
-      vectors = [lazy_adam.take(params[TABLE], label_clusters.lookup(extra_state, labels), mesh=devices)]
+      vectors = [lazy_adam.take(params[TABLE], label_clusters.lookup(extra_state, labels), mesh=info.mesh)]
     return mixed(params, extra_state, texts, labels, vectors)
 
   return Prototypes(
