@@ -5,6 +5,7 @@ first the columns of the first device, then those of the second, and so on
 (`length_buckets.device_major`). docs/formulas.md, "Pool", says what is in a pool.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -183,7 +184,8 @@ class TablePool:
     sampled = batch_size * per_row.mean() if len(per_row) else 1.0
     self.probabilities = -np.expm1(-sampled * label_frequency(truth, label_weights, spec.num_positives))
     spread = per_row.std() * np.sqrt(batch_size) if len(per_row) else 0.0
-    self._size = _rounded(self.probabilities.sum() + length_buckets.MARGIN * spread)
+    usual = math.ceil(self.probabilities.sum() + length_buckets.MARGIN * spread)
+    self._size = rounded_up(max(1, usual), 128)  # which mesh sizes and vector widths divide
 
   def sample(self, sampled: Ids, others: Ids, listed: Ids | None, generator: np.random.Generator) -> Pool:
     pool = np.unique(sampled)
@@ -204,11 +206,6 @@ def label_frequency(
   frequency = ragged.column_sums(truth, taken)
   frequency = frequency if label_weights is None else frequency * label_weights
   return frequency / max(frequency.sum(), 1)
-
-
-def _rounded(size: float) -> int:
-  """Rounds up to a multiple of 128, which mesh sizes and vector widths divide."""
-  return max(1, int(np.ceil(size / 128))) * 128
 
 
 def make_pool(

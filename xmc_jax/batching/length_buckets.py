@@ -140,7 +140,7 @@ def assign(slots: Slots, lengths: np.ndarray) -> np.ndarray | None:
     `[rows]` indices into `lengths`, -1 for padding; or None if the texts do not
     fit, which happens to about one in 100,000 random batches.
   """
-  total = sum(rows for _, rows in slots)
+  total = num_rows(slots)
   order = np.full(total, -1, np.int64)
   order[total - len(lengths) :] = np.argsort(lengths, kind="stable")
   sorted_lengths = np.where(order >= 0, lengths[order], 0) if len(lengths) else np.zeros(total, np.int64)
@@ -151,7 +151,7 @@ def assign(slots: Slots, lengths: np.ndarray) -> np.ndarray | None:
 
 def widest_only(slots: Slots) -> Slots:
   """Returns the fallback for a batch that does not fit: one slot of the largest width for all rows."""
-  return ((slots[-1][0], sum(rows for _, rows in slots)),)
+  return ((slots[-1][0], num_rows(slots)),)
 
 
 def split_by_width(
@@ -186,10 +186,7 @@ def split_tightly(lengths: np.ndarray, max_length: int) -> list[tuple[int, np.nd
     longer = np.where(np.tri(len(every), k=-1, dtype=bool), longer, np.inf)
     before = longer.argmin(axis=1)
     tokens, cuts = longer.min(axis=1), [(*cuts[i], i) for i in before]
-  ends = every[best[1]]
-  slot = np.searchsorted(ends, lengths)
-  groups = [(int(width), np.flatnonzero(slot == position)) for position, width in enumerate(ends)]
-  return [(width, rows) for width, rows in groups if len(rows)]
+  return split_by_width(lengths, max_length, every[best[1]].tolist())
 
 
 def num_rows(slots: Slots) -> int:

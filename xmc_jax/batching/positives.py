@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import ml_collections
 import numpy as np
 
+from xmc_jax.distributed.sharding import rounded_up
+
 _MULTIPLE = 8
 _USUAL, _MOST = 0.5, 0.9  # the fraction of batches that fit the first width, and the second
 
@@ -42,7 +44,8 @@ def choose_widths(counts: np.ndarray, in_pool: np.ndarray, batch_size: int) -> t
   longest = max(1, int(counts.max()))
   usual = _longest_of_batch(in_pool, batch_size, _USUAL)
   most = _longest_of_batch(counts, batch_size, _MOST)
-  return tuple(sorted({min(_rounded_up(width), longest) for width in (usual, most, longest)}))
+  widths = (min(rounded_up(max(width, 1), _MULTIPLE), longest) for width in (usual, most, longest))
+  return tuple(sorted(set(widths)))
 
 
 def doublings(width: int, longest: int) -> tuple[int, ...]:
@@ -81,7 +84,3 @@ def expected_in_pool(counts: np.ndarray, sampled: np.ndarray, others: np.ndarray
 def _longest_of_batch(counts: np.ndarray, batch_size: int, share: float) -> int:
   """Returns a width w that fits a fraction `share` of batches: F(w)^B >= share for the cdf F of a row."""
   return int(np.ceil(np.quantile(counts, share ** (1 / batch_size), method="higher")))
-
-
-def _rounded_up(width: int) -> int:
-  return -(-max(width, 1) // _MULTIPLE) * _MULTIPLE

@@ -19,12 +19,11 @@ RULE = (f"(^|/){CACHE}$", (sharding.LABEL_ROWS,))
 
 def empty(info: DatasetInfo, width: int) -> dict[str, Array]:
   """Returns the cache before its first refresh: all zeros."""
-  return {CACHE: jnp.zeros((_num_rows(info), width))}
+  return {CACHE: jnp.zeros((sharding.rounded_up(info.num_labels, info.mesh.size), width))}
 
 
 def refreshes() -> Mapping[str, Refresh]:
   """Returns the refresh that embeds all labels into the cache, once, before the first step."""
-
   return {CACHE: Refresh(every_epochs=0.0, compute=lambda snapshot: snapshot.labels, target=EXTRA_STATE)}
 
 
@@ -69,10 +68,6 @@ def extend(
   columns = jnp.concatenate([batch.columns, chosen])
   cache = _update(cache, chosen, fresh)
   return cache, jnp.concatenate([labels, fresh]), _in_columns(batch, columns, len(cache))
-
-
-def _num_rows(info: DatasetInfo) -> int:
-  return sharding.rounded_up(info.num_labels, info.mesh.size)
 
 
 def _update(cache: Array, columns: Array, vectors: Array) -> Array:
