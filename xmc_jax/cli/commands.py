@@ -5,13 +5,13 @@ import math
 import pathlib
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
 
 from xmc_jax import config as configs
-from xmc_jax import data, methods, report
+from xmc_jax import data, methods
 from xmc_jax import plan as plans
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.console import say, show
@@ -19,6 +19,7 @@ from xmc_jax.data import formats
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.plan.table import table
+from xmc_jax.report import compare as compare  # the command of --mode=compare
 from xmc_jax.runs import create, label_frequency
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
@@ -151,14 +152,3 @@ def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
   new = added_labels.read(pathlib.Path(added).expanduser(), data.read_manifest(workdir / "data"))
   exports.add_labels(folder, list(new.values()), list(new))
-
-
-def compare(workdirs: Sequence[pathlib.Path], destination: str = "", scores: str = "") -> None:
-  """Runs `--mode=compare`: shows finished runs side by side, as a table and a page.
-
-  Args:
-    workdirs: the runs' folders.
-    destination: the page; '' puts it into the first run's report.
-    scores: scores by which `--mode=evaluate` has ranked all of them; '' is each run's own.
-  """
-  report.compare(workdirs, destination, scores)
