@@ -35,9 +35,8 @@ class _Embed:
 )
 def test_rows_come_back_in_order_each_embedded_once(lengths, batch_size, max_length, packed):
   table, embed, told = tiny_runs.token_table(lengths), _Embed(), []
-  found = embed_table(
-    embed, table, batch_size=batch_size, max_length=max_length, packed=packed, progress=told.append
-  )
+  sizes = {"batch_size": batch_size, "max_length": max_length}
+  found = embed_table(embed, table, **sizes, packed=packed, progress=told.append)
   everything = table.gather(np.arange(len(lengths)), max_length)
   expected = np.stack([np.arange(len(lengths)), everything.lengths, everything.ids[:, 0]], axis=1)
   assert found.dtype == np.float32

@@ -1,5 +1,6 @@
 """Fusion: scikit-learn's own tree, brute force over all candidates, and what is left out."""
 
+import made_corpora
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -18,8 +19,7 @@ def rng():
 
 
 def _unit(rng, *shape):
-  vectors = rng.normal(size=shape).astype(np.float32)
-  return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+  return made_corpora.unit(rng.normal(size=shape)).astype(np.float32)
 
 
 def _fusion(rng, num_candidates=10):

@@ -24,9 +24,8 @@ def _sorted(scores, k):
 def test_it_is_a_full_sort_with_ties_in_the_order_of_ids(num_queries, num_labels, chunk, spread, depth, seed):
   rng = np.random.default_rng(seed)
   # Whole numbers: products are exact, and a small spread makes many of them equal.
-  queries, labels = (
-    rng.integers(-spread, spread + 1, (n, 3)).astype(np.float32) for n in (num_queries, num_labels)
-  )
+  drawn = lambda count: rng.integers(-spread, spread + 1, (count, 3)).astype(np.float32)
+  queries, labels = drawn(num_queries), drawn(num_labels)
   k = 1 + round(depth * (num_labels - 1))
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(host_search, "CHUNK", chunk)
@@ -37,9 +36,7 @@ def test_it_is_a_full_sort_with_ties_in_the_order_of_ids(num_queries, num_labels
   assert scores.dtype == np.float32 and ids.dtype == np.int32
 
 
-@pytest.mark.parametrize(
-  "values", [[-0.0, 0.0, -0.0], [1e-45, -1e-45, 0.0], [3e38, -3e38, 1.0], [-1.0, -2.0, -1.0]]
-)
+@pytest.mark.parametrize("values", [[-0.0, 0, -0.0], [1e-45, -1e-45, 0], [3e38, -3e38, 1], [-1, -2, -1]])
 def test_zeros_of_both_signs_are_equal_and_extremes_keep_their_order(values):
   labels = np.asarray(values, np.float32)[:, None]
   scores, ids = host_search.top_k(np.ones((2, 1), np.float32), labels, 3)

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.retrieval.features import feature_names
@@ -25,14 +26,8 @@ def made(num_queries: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.nd
   rng = np.random.default_rng(seed)
   features = rng.normal(size=(num_queries * EACH, 4)).astype(np.float32)
   features[:, 3] = 0.1
-  log_odds = features[:, 0] + 1.5 * np.sign(features[:, 1] * features[:, 2]) - 1
-  truth = 1 / (1 + np.exp(-log_odds))
+  truth = sigmoid(features[:, 0] + 1.5 * np.sign(features[:, 1] * features[:, 2]) - 1)
   return features, rng.random(len(truth)) < truth, np.repeat(np.arange(num_queries), EACH), truth
-
-
-def log_loss(right: np.ndarray, probability: np.ndarray) -> float:
-  probability = np.clip(probability.astype(np.float64), 1e-9, 1 - 1e-9)
-  return -np.mean(np.where(right, np.log(probability), np.log(1 - probability)))
 
 
 def sigmoid(log_odds: np.ndarray) -> np.ndarray:
@@ -193,9 +188,8 @@ def test_few_queries_adapt_weights_of_other_data():
   rng = np.random.default_rng(0)
   refreshed = rng.normal(size=(4000, len(names))).astype(np.float32)
   known = json.loads((ROOT / "xmc_jax" / "retrieval" / "fixed_weights.json").read_text())
-  others = (
-    refreshed.astype(np.float64) @ [known["weights"].get(name, 0) for name in names] + known["intercept"]
-  )
+  weights = [known["weights"].get(name, 0) for name in names]
+  others = refreshed.astype(np.float64) @ weights + known["intercept"]
   truth = sigmoid(2 * refreshed[:, 3].astype(np.float64) - 2)  # the fourth feature says all
 
   def fitted(num_queries: int, right=None) -> HybridModel:
@@ -265,21 +259,8 @@ tests.fit(tests.NAMES, *tests.made(900)[:3]).save(pathlib.Path(sys.argv[1]))
 def test_any_number_of_threads_gives_the_same_file(tmp_path):
   for threads in "14":
     variables = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
-    subprocess.run(
-      [
-        sys.executable,
-        "-W",
-        "error",
-        "-c",
-        FIT,
-        str(tmp_path / threads),
-        str(ROOT),
-        str(ROOT / "tests/retrieval"),
-      ],
-      env={**os.environ, **variables},
-      check=True,
-      timeout=120,
-    )
+    command = [sys.executable, "-W", "error", "-c", FIT, tmp_path / threads, ROOT, ROOT / "tests/retrieval"]
+    subprocess.run(command, env={**os.environ, **variables}, check=True, timeout=120)
   assert (tmp_path / "1").read_bytes() == (tmp_path / "4").read_bytes()
 
 

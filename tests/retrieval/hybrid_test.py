@@ -171,9 +171,7 @@ def test_a_fitted_ranker_prefers_what_was_right(monkeypatch):
 
 
 def test_no_query_to_fit_on_gives_fixed_weights(retriever):
-  model = fit_model(
-    retriever, made_corpora.queries(0), made_corpora.pairs(np.random.default_rng(0), (0, L), 1)
-  )
+  model = fit_model(retriever, made_corpora.queries(0), sp.csr_matrix((0, L)))
   assert model.num_rows == 0 and model.features == NAMES
 
 

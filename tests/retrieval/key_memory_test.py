@@ -2,6 +2,7 @@
 
 import math
 
+import made_corpora
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -21,8 +22,7 @@ def rng():
 
 
 def _unit(rng, *shape):
-  vectors = rng.normal(size=shape).astype(np.float32)
-  return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+  return made_corpora.unit(rng.normal(size=shape)).astype(np.float32)
 
 
 @pytest.fixture
@@ -147,9 +147,8 @@ def test_the_weight_that_earns_most_is_chosen(metric, parts, rng):
   exclude, propensity = sp.csr_matrix(rng.random((Q, L)) < 0.05), 1 + rng.random(L)
   memory, k = KeyMemory(*parts, temperature=TAU, num_keys=15), int(metric.split("@")[1])
   grid = (0.0, 0.25, 0.5, 1.0)
-  chosen = memory.choose_weight(
-    queries, truth, metric, exclude=exclude, inverse_propensity=propensity, grid=grid
-  )
+  options = {"exclude": exclude, "inverse_propensity": propensity, "grid": grid}
+  chosen = memory.choose_weight(queries, truth, metric, **options)
   earned = []
   for weight in grid:
     lists = [[label for label, _ in row] for row in _dense(parts, queries, k, weight, 15, exclude)]

@@ -42,10 +42,8 @@ def dense(made_of: list[str], texts: list[str], words: list[str]) -> np.ndarray:
   known = collections.Counter(word for text in made_of for word in set(words_of(text)))
   idf = {word: 1 + math.log((1 + len(made_of)) / (1 + known[word])) for word in words}
   counts = [collections.Counter(words_of(text)) for text in texts]
-  table = [
-    [(1 + math.log(count[word])) * idf[word] if count[word] else 0.0 for word in words] for count in counts
-  ]
-  out = np.array(table).reshape(len(texts), len(words))
+  counts = np.array([[count[word] for word in words] for count in counts]).reshape(len(texts), len(words))
+  out = np.where(counts, 1 + np.log(np.maximum(counts, 1)), 0) * [idf[word] for word in words]
   lengths = np.linalg.norm(out, axis=1, keepdims=True)
   return out / np.where(lengths > 0, lengths, 1)
 

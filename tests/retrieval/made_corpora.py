@@ -24,6 +24,19 @@ def vectors(rng: np.random.Generator, count: int) -> np.ndarray:
   return rng.normal(size=(count, DIM)).astype(np.float32)
 
 
+def unit(table: np.ndarray) -> np.ndarray:
+  """The rows in float64, of length 1; zeros stay."""
+  table = table.astype(np.float64)
+  lengths = np.linalg.norm(table, axis=-1, keepdims=True)
+  return table / np.where(lengths > 0, lengths, 1)
+
+
+def few_columns(*tables: sp.csr_matrix) -> list[sp.csr_matrix]:
+  """Without the columns that no table uses, so that they fit into memory as dense arrays."""
+  used = np.unique(np.concatenate([table.indices for table in tables]))
+  return [table[:, used] for table in tables]
+
+
 def corpus(num_labels: int = 40, num_points: int = 150, *, classifier: bool = True, seed: int = 0) -> Corpus:
   """Random vectors and texts; with classifiers, each view looks at some of the columns, as UniDEC's do."""
   rng = np.random.default_rng(seed)

@@ -16,11 +16,6 @@ def rng():
   return np.random.default_rng(5)
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-  lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-  return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-
-
 def test_votes_are_summed_by_label(rng):
   truth = made_corpora.pairs(rng, (9, 7), 0.4)
   ids = np.array([[3, 0, 8, -1], [2, 2, -1, 5], [-1, -1, -1, -1], [6, 1, 4, 7]], np.int32)
@@ -65,7 +60,8 @@ def test_merged_lists_have_each_id_once(rows):
 
 def points(rng, count: int) -> tuple[np.ndarray, sp.csr_matrix]:
   texts = made_corpora.texts(rng, count)
-  return unit(made_corpora.vectors(rng, count)), Lexicon(texts).vectors(texts)
+  vectors = made_corpora.unit(made_corpora.vectors(rng, count)).astype(np.float32)
+  return vectors, Lexicon(texts).vectors(texts)
 
 
 def one_by_one(near, vectors, words, point_vectors, point_words, num_points=64, penalty=1.0) -> list[dict]:
@@ -92,31 +88,24 @@ def assert_weights(found: Neighbors, expected: list[dict]):
     assert not any(weight for point, weight in zip(ids, weights) if point < 0)
 
 
-def few_columns(*tables: sp.csr_matrix) -> list[sp.csr_matrix]:
-  """Without the columns that no table uses, so that they fit into memory as dense arrays."""
-  used = np.unique(np.concatenate([table.indices for table in tables]))
-  return [table[:, used] for table in tables]
-
-
 @pytest.mark.parametrize("num_points, penalty", [(64, 1.0), (5, 1.0), (1, 0.25), (12, 3.0)])
 def test_ridge_weights_are_those_of_a_solve_for_each_query(rng, num_points, penalty):
   vectors, words = points(rng, 50)
-  (words,) = few_columns(words)
+  (words,) = made_corpora.few_columns(words)
   queries, query_words = slice(0, 8), words[:8]
   near = np.array([np.sort(rng.choice(np.arange(8, 50), 20, replace=False)) for _ in range(8)], np.int32)
   near[1, 5:] = -1  # fewer than num_points
   near[2, ::2] = -1  # padding between others
   near[3] = -1  # none
-  found = ridge_weights(
-    near, vectors[queries], query_words, vectors, words, num_points=num_points, penalty=penalty
-  )
+  given = (near, vectors[queries], query_words, vectors, words)
+  found = ridge_weights(*given, num_points=num_points, penalty=penalty)
   assert found.ids.shape == (8, min(num_points, 20))
-  assert_weights(found, one_by_one(near, vectors[queries], query_words, vectors, words, num_points, penalty))
+  assert_weights(found, one_by_one(*given, num_points, penalty))
 
 
 def test_near_duplicates_share_a_vote(rng):
   """Two equal points of kernel 2 with the query: each weighs 2 / (2 + 2 + 1), one alone 2 / (2 + 1)."""
-  vectors, words = unit(np.array([[1, 0], [1, 0], [0, 1]])), sp.csr_matrix(np.eye(3, 2)[[0, 0, 1]])
+  vectors, words = np.eye(2, dtype=np.float32)[[0, 0, 1]], sp.csr_matrix(np.eye(3, 2)[[0, 0, 1]])
   near = np.array([[0, 1, 2], [1, -1, -1]], np.int32)
   found = ridge_weights(near, vectors[[0, 0]], words[[0, 0]].astype(np.float32), vectors, words)
   assert_weights(found, [{0: 0.4, 1: 0.4, 2: 0.0}, {1: 2 / 3}])
@@ -125,7 +114,7 @@ def test_near_duplicates_share_a_vote(rng):
 def test_points_that_say_nothing_weigh_nothing(rng):
   """Zero vectors, without a word; and a query that is one."""
   vectors, words = points(rng, 12)
-  (words,) = few_columns(words)
+  (words,) = made_corpora.few_columns(words)
   vectors[3] = vectors[0] = 0
   words = sp.diags((np.arange(12) % 3 > 0).astype(float)).dot(words).astype(np.float32).tocsr()
   near = np.tile(np.arange(1, 12, dtype=np.int32), (2, 1))

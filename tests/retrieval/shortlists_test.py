@@ -148,9 +148,8 @@ def test_a_tpu_selects_in_one_pass_unless_told_to_be_exact(monkeypatch):
   exact, recalls = refresh.shortlist(queries, labels, 5), []
   searched = shortlists.search
   monkeypatch.setattr(shortlists.runtime, "device", lambda: ("tpu", 0))
-  monkeypatch.setattr(
-    shortlists, "search", lambda *args, **more: recalls.append(more["recall"]) or searched(*args, **more)
-  )
+  recorded = lambda *args, **more: recalls.append(more["recall"]) or searched(*args, **more)
+  monkeypatch.setattr(shortlists, "search", recorded)
   np.testing.assert_array_equal(refresh.shortlist(queries, labels, 5), exact)  # no TPU: all are found
   assert recalls == [0.95]
   refresh.shortlist(queries, labels, 5, backend="exact")

@@ -40,12 +40,26 @@ def small(num_labels: int, num_points: int, **changes) -> Corpus:
   return made_corpora.corpus(num_labels, num_points)._replace(**changes)
 
 
-def test_a_memory_without_any_training_query():
-  found, alone = rank(small(9, 0), made_corpora.queries(3), 5)
+QUERIES = made_corpora.queries(3)
+OF_POINTS, OF_WORDS = {"memory", "memory_regression", "lexical_memory"}, {"lexical_memory", "lexical_labels"}
+# The corpus, the queries, and the sources that find nothing.
+CASES = {
+  "no training query": (small(9, 0), QUERIES, OF_POINTS),
+  "no labels of training queries": (small(6, 8, truth=sp.csr_matrix((8, 6), dtype="f")), QUERIES, OF_POINTS),
+  **{
+    f"queries of {text!a}": (small(12, 30), QUERIES._replace(texts=[text] * 3), OF_WORDS)
+    for text in ("", "  \n", "?!", "\ud800", "unheard-of")
+  },
+  "no words": (small(12, 30, point_texts=[""] * 30, label_texts=["-"] * 12), QUERIES, OF_WORDS),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_labels_are_ranked_where_sources_find_nothing(name):
+  corpus, queries, silent = CASES[name]
+  found, alone = rank(corpus, queries, corpus.truth.shape[1])
   assert (found.ids >= 0).all()
-  for name in ("memory", "memory_regression", "lexical_memory"):
-    assert (alone[name].ids == -1).all()
-  assert (alone["lexical_labels"].ids >= 0).any()
+  assert {name for name, one in alone.items() if (one.ids == -1).all()} == silent
 
 
 @pytest.mark.parametrize("num_points", [0, 1, 5])
@@ -66,34 +80,11 @@ def test_one_training_query():
   assert alone["lexical_memory"].ids[:, :3].tolist() == [[1, 3, -1], [-1, -1, -1]]
 
 
-def test_training_queries_without_labels_speak_for_none():
-  corpus = small(6, 8, truth=sp.csr_matrix((8, 6), dtype=np.float32))
-  found, alone = rank(corpus, made_corpora.queries(3), 6)
-  assert (found.ids >= 0).all() and (alone["memory"].ids == -1).all()
-
-
 @pytest.mark.parametrize("k", [6, 7, 50, 200])
 def test_as_many_labels_as_there_are_and_more(k):
   found, _ = rank(small(6, 20), made_corpora.queries(3), k)
   assert np.sort(found.ids[:, :6], axis=1).tolist() == [list(range(6))] * 3
   assert (found.ids[:, 6:] == -1).all()
-
-
-@pytest.mark.parametrize("text", ["", "  \n", "?!", "\ud800", "unheard-of"])
-def test_queries_without_a_known_word(text):
-  """They are ranked by their vectors."""
-  queries = made_corpora.queries(3)._replace(texts=[text] * 3)
-  found, alone = rank(small(12, 30), queries, 12)
-  assert (found.ids >= 0).all()
-  for name in ("lexical_memory", "lexical_labels"):
-    assert (alone[name].ids == -1).all()
-  assert (alone["memory"].ids[:, 0] >= 0).all()
-
-
-def test_no_text_has_a_word():
-  corpus = small(12, 30, point_texts=[""] * 30, label_texts=["-"] * 12)
-  found, alone = rank(corpus, made_corpora.queries(3), 12)
-  assert (found.ids >= 0).all() and (alone["lexical_labels"].ids == -1).all()
 
 
 def test_all_pairs_excluded():
@@ -103,12 +94,9 @@ def test_all_pairs_excluded():
 
 def test_all_vectors_zero():
   corpus = made_corpora.corpus(12, 30, classifier=False)
-  none = np.zeros_like
-  corpus = corpus._replace(
-    label_vectors={"encoder": none(corpus.label_vectors["encoder"])}, point_vectors=none(corpus.point_vectors)
-  )
-  queries = made_corpora.queries(3)
-  found, _ = rank(corpus, queries._replace(vectors=none(queries.vectors)), 12)
+  labels = {"encoder": 0 * corpus.label_vectors["encoder"]}
+  corpus = corpus._replace(label_vectors=labels, point_vectors=0 * corpus.point_vectors)
+  found, _ = rank(corpus, QUERIES._replace(vectors=0 * QUERIES.vectors), 12)
   assert (found.ids >= 0).all()
 
 

@@ -37,12 +37,6 @@ def only_block(retriever: Retriever, queries: Queries, k: int, exclude=None) -> 
 # --- what a docstring says, a query at a time ---
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-  vectors = vectors.astype(np.float64)
-  lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-  return vectors / np.where(lengths > 0, lengths, 1)
-
-
 def best(scores: np.ndarray, count: int) -> list[int]:
   """Positions of the largest, equal ones by number; rounded, as float32 knows no more digits."""
   return np.lexsort((np.arange(len(scores)), -np.round(scores, 6)))[:count].tolist()
@@ -54,13 +48,11 @@ class Definitions:
   def __init__(self, corpus: Corpus, queries: Queries, exclude: np.ndarray, k: int):
     self.corpus, self.queries, self.exclude, self.k = corpus, queries, exclude, k
     self.truth = corpus.truth.toarray().astype(np.float64)
-    self.points, self.unit = unit(corpus.point_vectors), unit(queries.vectors)
+    self.points, self.unit = map(made_corpora.unit, (corpus.point_vectors, queries.vectors))
     lexicon = Lexicon([*corpus.point_texts, *corpus.label_texts])
     tables = [lexicon.vectors(texts) for texts in (corpus.point_texts, corpus.label_texts, queries.texts)]
-    used = np.unique(np.concatenate([table.indices for table in tables]))
-    self.point_words, self.label_words, self.words = (
-      table[:, used].toarray().astype(np.float64) for table in tables
-    )
+    tables = made_corpora.few_columns(*tables)
+    self.point_words, self.label_words, self.words = (table.toarray().astype(float) for table in tables)
 
   def __call__(self, name: str, row: int) -> np.ndarray:
     if name in VIEWS:
