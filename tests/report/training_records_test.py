@@ -66,18 +66,14 @@ def test_refreshes_are_where_they_were_due(tmp_path):
     "never_made": Refresh(1.0, print),
   }
   found = training_records.refreshed(refreshes, training_records.curves(tmp_path))
-  assert {name: steps.tolist() for name, steps in found.items()} == {
-    "clusters": [10, 30, 50],
-    "shortlist": [0, 25, 50],
-  }
+  expected = {"clusters": [10, 30, 50], "shortlist": [0, 25, 50]}
+  assert {name: steps.tolist() for name, steps in found.items()} == expected
 
 
 def test_absurd_numbers_of_refreshes_come_to_an_end(tmp_path):
   _write(tmp_path, *(_line(step, **{"train/loss": 1.0, "time/refresh_a": 1.0}) for step in (1, 2**31 - 1)))
-  assert (
-    len(training_records.refreshed({"a": Refresh(1.0, print)}, training_records.curves(tmp_path))["a"])
-    <= 5000
-  )
+  found = training_records.refreshed({"a": Refresh(1.0, print)}, training_records.curves(tmp_path))
+  assert len(found["a"]) <= 5000
 
 
 def test_seconds_of_a_run_that_goes_on_are_those_of_its_last_reading(tmp_path):

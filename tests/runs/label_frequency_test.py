@@ -64,9 +64,8 @@ def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, method, added,
   expected = _scores(run, params, extra_state, prior + weight)
   queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
   for scores in ("fused", "encoder"):
-    found = Trained(run, params, extra_state).ranker(scores)(
-      Queries(queries, run.dataset.test.texts), run.dataset.num_labels
-    )
+    rank = Trained(run, params, extra_state).ranker(scores)
+    found = rank(Queries(queries, run.dataset.test.texts), run.dataset.num_labels)
     np.testing.assert_allclose(found.scores / 0.05, np.take_along_axis(expected, found.ids, 1), atol=1e-3)
     assert np.all(np.diff(found.scores, axis=1) <= 1e-6)
 
@@ -76,16 +75,13 @@ def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
   run = runs.reopen(chosen)
   trained = run.trained()
   validation, earned = run.data.validation, []
-  queries, labels = (trained.queries(validation.tokens), trained.labels())
+  cosines = trained.queries(validation.tokens) @ trained.labels().T
   counts = (run.data.train.unfiltered_positives > 0).sum(axis=0).A1
+  truth = validation.unfiltered_positives.toarray() > 0
   for weight in label_frequency.GRID:
-    scores = queries @ labels.T / 0.05 + weight * np.log1p(counts)
+    scores = cosines / 0.05 + weight * np.log1p(counts)
     scores[validation.filter.toarray()] = -np.inf
-    earned.append(
-      np.mean(
-        validation.unfiltered_positives.toarray()[np.arange(len(validation)), scores.argmax(axis=1)] > 0
-      )
-    )
+    earned.append(np.mean(truth[np.arange(len(truth)), scores.argmax(axis=1)]))
   np.testing.assert_allclose(kept.values, earned, atol=1e-6)
   assert kept.weight == label_frequency.GRID[int(np.argmax(earned))] and kept.metric == "P@1"
   assert label_frequency.weight_of(run) == kept.weight
@@ -98,11 +94,10 @@ def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
 
 
 def test_the_last_step_has_a_weight_of_its_own(chosen):
+  """It neither reads nor writes the best step's weight."""
   kept = (chosen / run_folder.FREQUENCY).read_bytes()
   (chosen / run_folder.FREQUENCY).write_bytes(b"damaged")
-  assert (
-    commands.test(chosen, checkpoint="last")["P@1"] > 0
-  )  # it neither reads nor writes the best step's weight
+  assert commands.test(chosen, checkpoint="last")["P@1"] > 0
   assert (chosen / run_folder.FREQUENCY).read_bytes() == b"damaged"
   (chosen / run_folder.FREQUENCY).write_bytes(kept)
 
@@ -123,6 +118,7 @@ def test_an_export_ranks_by_it_and_adds_labels(scores, chosen):
   assert new[0] in exported.predict(["a label of its own"], k=20)[0]
 
 
+_SCORES = ("hybrid", "fused", "encoder", "lexical_labels")
 _KINDS = {"dexml": _UNIT, "unidec": tiny_runs.UNIDEC, "rae_xmc": tiny_runs.RAE_XMC}
 _ENCODERS = {
   "ngame": _NGAME,
@@ -134,10 +130,7 @@ _ENCODERS = {
 
 @pytest.mark.parametrize(
   "kind, scores",
-  [
-    *itertools.product(_KINDS, ("hybrid", "fused", "encoder", "lexical_labels")),
-    *itertools.product(_ENCODERS, ("encoder",)),
-  ],
+  [*itertools.product(_KINDS, _SCORES), *itertools.product(_ENCODERS, ("encoder",))],
 )
 def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, monkeypatch):
   """α = 2 changes a ranking, or the line is there; never both. So it is in every method, by all scores."""
@@ -147,10 +140,8 @@ def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, mon
     settings = {**(_KINDS | _ENCODERS)[kind], "encoder.normalize": True, "eval.log_frequency": weight}
     run = tiny_runs.open_run(data, tmp_path / f"{weight}", **settings)
     params, extra_state = run.initial_parameters()
-    queries = Queries(
-      run.embedder.queries(params, extra_state, run.dataset.test.tokens), run.dataset.test.texts
-    )
-    found.append(Trained(run, params, extra_state).ranker(scores)(queries, 20).ids)
+    trained, test = Trained(run, params, extra_state), run.dataset.test
+    found.append(trained.ranker(scores)(Queries(trained.queries(test.tokens), test.texts), 20).ids)
     label_frequency.log_scope(run, scores)
   assert len(said) == np.array_equal(*found)
   assert all(line.startswith(f"eval.log_frequency: {scores!r} scores do not use it; ") for line in said)

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import tiny_runs
+from quick_fits import few_rows, quick_fits  # noqa: F401 (a fixture)
 from same_runs import assert_same_runs
 
 from xmc_jax.cli import commands
@@ -29,12 +30,6 @@ MADE = ("hybrid.json", "memory.npy")
 TEXTS = ["barn kelt", "", "loma mive nuxo"]
 
 
-@pytest.fixture(autouse=True)
-def _few_rows(monkeypatch):
-  monkeypatch.setattr(hybrid_model, "FEWEST_ROWS", 40)
-  monkeypatch.setattr(hybrid_model, "_NUM_TREES", 10)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
   return tiny_runs.write_data(tmp_path_factory.mktemp("data") / "data")
@@ -43,9 +38,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def workdir(data, tmp_path_factory):
   place = tmp_path_factory.mktemp("run")
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(hybrid_model, "FEWEST_ROWS", 40)
-    patch.setattr(hybrid_model, "_NUM_TREES", 10)
+  with few_rows() as patch:
     patch.setenv("XMC_JAX_CACHE", str(place / "cache"))
     train(data, place / "run")
   return place / "run"
@@ -172,14 +165,17 @@ def test_what_others_make_while_it_trains_is_forgotten_too(data, copied, workdir
 # --- damage ---
 
 
+def assert_refused(folder: pathlib.Path, name: str) -> None:
+  """In one line that says to delete the file."""
+  with pytest.raises(UserError, match=rf"{name}: not readable \(.*\); delete it, and it is ") as caught:
+    predicted(folder)
+  assert "\n" not in str(caught.value)
+
+
 def test_a_damaged_model_is_one_line_and_is_made_again(copied, workdir):
   path = copied / "hybrid.json"
   path.write_text(path.read_text()[:1000])
-  with pytest.raises(
-    UserError, match=r"hybrid\.json: not readable .*delete it, and it is fitted anew"
-  ) as caught:
-    predicted(copied)
-  assert "\n" not in str(caught.value)
+  assert_refused(copied, path.name)
   path.unlink()
   assert_same(predicted(copied), predicted(workdir))
 
@@ -203,19 +199,14 @@ def test_a_damaged_model_is_one_line_and_is_made_again(copied, workdir):
 )
 def test_a_memory_of_another_shape_is_one_line(copied, change):
   np.save(copied / "memory.npy", change(np.load(copied / "memory.npy")))
-  with pytest.raises(
-    UserError, match=r"memory\.npy: not readable \(.*\); delete it, and it is made again"
-  ) as caught:
-    predicted(copied)
-  assert "\n" not in str(caught.value)
+  assert_refused(copied, "memory.npy")
 
 
 @pytest.mark.parametrize("length", [0, 5, 60, 127, 129, -1])
 def test_a_memory_cut_short_is_one_line(copied, workdir, length):
   path = copied / "memory.npy"
   path.write_bytes(path.read_bytes()[:length])
-  with pytest.raises(UserError, match=r"memory\.npy: not readable"):
-    predicted(copied)
+  assert_refused(copied, path.name)
   path.unlink()
   assert_same(predicted(copied), predicted(workdir))
 

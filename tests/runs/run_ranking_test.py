@@ -7,6 +7,7 @@ import ml_collections
 import numpy as np
 import pytest
 import tiny_runs
+from quick_fits import few_rows, quick_fits  # noqa: F401 (a fixture)
 
 from xmc_jax.cli import commands
 from xmc_jax.errors import UserError
@@ -21,12 +22,7 @@ from xmc_jax.training import loop
 
 HYBRID = {"eval.scores": "hybrid", "train.num_epochs": 1, "data.num_validation": 60, "eval.k": 7}
 TEXTS = ["barn kelt", "", "loma mive nuxo", "suss nothing known"]
-
-
-@pytest.fixture(autouse=True)
-def _few_rows(monkeypatch):
-  monkeypatch.setattr(hybrid_model, "FEWEST_ROWS", 40)
-  monkeypatch.setattr(hybrid_model, "_NUM_TREES", 10)
+SOURCES = ["encoder", "classifier", "memory", "memory_regression", "lexical_memory", "lexical_labels"]
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +30,7 @@ def workdir(tmp_path_factory):
   """A run that was fitted on 60 validation rows, with two views."""
   place = tmp_path_factory.mktemp("ranking")
   config = tiny_runs.config(tiny_runs.write_data(place / "data"), **tiny_runs.UNIDEC | HYBRID)
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(hybrid_model, "FEWEST_ROWS", 40)
-    patch.setattr(hybrid_model, "_NUM_TREES", 10)
+  with few_rows() as patch:
     patch.setenv("XMC_JAX_CACHE", str(place / "cache"))
     commands.train_and_test(config, place / "run")
   return place / "run"
@@ -142,9 +136,8 @@ def test_a_training_ends_with_one_table_for_each_scorer(settings, scores, expect
   monkeypatch.setattr(TableEmbedder, "split_queries", split_queries)
   monkeypatch.setattr(loop, "train", lambda *parts: (train(*parts), embedded.clear()))
   settings = {**settings, **HYBRID, "eval.scores": scores}
-  commands.train_and_test(
-    tiny_runs.config(tiny_runs.write_data(tmp_path / "data"), **settings), tmp_path / "run"
-  )
+  config = tiny_runs.config(tiny_runs.write_data(tmp_path / "data"), **settings)
+  commands.train_and_test(config, tmp_path / "run")
   assert sorted(embedded) == expected
 
 
@@ -156,15 +149,13 @@ def test_what_was_made_is_kept_and_used_again(workdir, monkeypatch):
     raise AssertionError("made again")
 
   monkeypatch.setattr(ranking, "fit_model", refuse)
-  embedded = []
-  original = TableEmbedder.queries
-  monkeypatch.setattr(
-    TableEmbedder,
-    "queries",
-    lambda self, params, extra_state, tokens, *more, **options: (
-      embedded.append(len(tokens)) or original(self, params, extra_state, tokens, *more, **options)
-    ),
-  )
+  embedded, original = [], TableEmbedder.queries
+
+  def queries(self, params, extra_state, tokens, *more, **options):
+    embedded.append(len(tokens))
+    return original(self, params, extra_state, tokens, *more, **options)
+
+  monkeypatch.setattr(TableEmbedder, "queries", queries)
   found = Model.load(workdir).predict(TEXTS, 5)
   np.testing.assert_array_equal(found[0], expected[0])
   np.testing.assert_array_equal(found[1], expected[1])
@@ -209,14 +200,7 @@ def test_a_source_can_be_all_that_ranks(run):
   queries = Queries(trained.queries(test.tokens), test.texts)
   joined, alone = ranking.hybrid(trained).rank_with_sources(queries, 9, test.filter)
   np.testing.assert_array_equal(trained.ranker()(queries, 9, test.filter).ids, joined.ids)
-  assert set(alone) == {
-    "encoder",
-    "classifier",
-    "memory",
-    "memory_regression",
-    "lexical_memory",
-    "lexical_labels",
-  }
+  assert set(alone) == set(SOURCES)
   for name, expected in alone.items():
     found = trained.ranker(name)(queries, 9, test.filter)
     np.testing.assert_array_equal(found.ids, expected.ids, err_msg=name)
@@ -227,8 +211,7 @@ def test_the_test_rows_are_ranked_in_every_way_with_reasons(run):
   test = run.dataset.test
   vectors = trained.queries(test.tokens)
   ranked, why = evaluate.rank_test(trained, vectors, "hybrid")
-  names = ["encoder", "classifier", "memory", "memory_regression", "lexical_memory", "lexical_labels"]
-  assert list(ranked) == ["hybrid", "fused", *names]
+  assert list(ranked) == ["hybrid", "fused", *SOURCES]
   assert all(one.ids.shape == (len(test), 7) for one in ranked.values())
   filtered = np.flatnonzero(np.diff(test.filter.indptr))
   rows = np.array([4, 0, *filtered])
@@ -245,25 +228,6 @@ def test_the_test_rows_are_ranked_in_every_way_with_reasons(run):
   np.testing.assert_array_equal(plain["fused"].ids, ranked["fused"].ids)
 
 
-def test_predictions_say_why(workdir):
-  model = Model.load(workdir)
-  ids, scores, texts, reasons = model.predict(TEXTS, 3, explain=True)
-  plain = model.predict(TEXTS, 3)
-  np.testing.assert_array_equal(ids, plain[0])
-  assert texts == plain[2] and ((scores > 0) & (scores < 1)).all()
-  train = model._run.dataset.train
-  carriers = {
-    label: {train.texts[row] for row in train.unfiltered_positives[:, [label]].nonzero()[0]}
-    for label in range(60)
-  }
-  for of_text, row in zip(reasons, ids.tolist(), strict=True):
-    assert len(of_text) == 3
-    for reason, label in zip(of_text, row):
-      assert reason.keys() == {"words", "sources", "voters"} and reason["words"]
-      assert all(voter["text"] in carriers[label] for voter in reason["voters"])
-  assert model.predict([], 3, explain=True)[3] == []
-
-
 def test_other_rankings_are_explained_without_a_model(workdir, tmp_path):
   folder = shutil.copytree(workdir, tmp_path / "run")
   (folder / "hybrid.json").unlink()
@@ -272,10 +236,9 @@ def test_other_rankings_are_explained_without_a_model(workdir, tmp_path):
   assert not (folder / "hybrid.json").exists()
   np.testing.assert_array_equal(ids, Model.load(workdir, scores="encoder").predict(TEXTS, 60)[0])
   others = by_hybrid.predict(TEXTS, 60, explain=True)
-  for row, of_text in enumerate(reasons):
-    found, wanted = (
-      dict(zip(labels[row], of)) for labels, of in ((ids, of_text), (others[0], others[3][row]))
-    )
+  assert by_hybrid.predict([], 3, explain=True)[3] == []
+  for row in range(len(TEXTS)):
+    found, wanted = (dict(zip(labels[row], of[row])) for labels, of in ((ids, reasons), others[::3]))
     assert all(found[label] == wanted[label] for label in wanted if label >= 0)
 
 
@@ -318,24 +281,20 @@ def test_a_model_of_other_sources_is_refused(run):
 
 
 @pytest.mark.parametrize(
-  "held_out, fewest, why, adjusted",
+  "held_out, fewest, why",
   [
-    (0, 50, "only 0 held-out texts have labels that other texts have, too (under 50)", ""),
-    (
-      20,
-      50,
-      "only 20 held-out texts have labels that other texts have, too (under 50)",
-      ", slightly adjusted",
-    ),
-    (20, 5, "held-out texts are too much alike", ", slightly adjusted"),
+    (0, 50, "only 0 held-out texts have labels that other texts have, too (under 50)"),
+    (20, 50, "only 20 held-out texts have labels that other texts have, too (under 50)"),
+    (20, 5, "held-out texts are too much alike"),
   ],
 )
 def test_few_validation_rows_adapt_weights_of_other_data(
-  tmp_path, capsys, monkeypatch, held_out, fewest, why, adjusted
+  tmp_path, capsys, monkeypatch, held_out, fewest, why
 ):
   monkeypatch.setattr(ranking, "FEWEST_ROWS", fewest)
   data, changes = tiny_runs.write_data(tmp_path / "data"), {"data.num_validation": held_out}
   commands.train_and_test(tiny_runs.config(data, **HYBRID | changes), tmp_path / "run")
+  adjusted = ", slightly adjusted" if held_out else ""
   note = f"hybrid: {why}, so the combination learned on other data is used{adjusted}\n"
   assert note in capsys.readouterr().err
   assert hybrid_model.HybridModel.load(tmp_path / "run" / "hybrid.json").num_rows == held_out
