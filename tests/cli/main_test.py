@@ -46,12 +46,6 @@ heavy = {"jax", "flax", "optax", "orbax", "scipy", "transformers", "tokenizers",
 atexit.register(lambda: print("imported", sorted(heavy & set(sys.modules)), file=sys.stderr))
 runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
 """
-# Tests that run in the background ignore Ctrl-C, and so would what they start.
-HEEDFUL = """
-import runpy, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
-"""
 
 
 def settings(**overrides) -> list[str]:
@@ -728,10 +722,7 @@ def test_a_broken_platform_is_one_line(monkeypatch):
 def test_ctrl_c_ends_a_training_with_one_line(folder, tmp_path):
   """Exit code 130, whatever is under way; with so small an epoch that is often a save."""
   arguments = training(folder, **{"train.num_epochs": 100_000, "eval.every_epochs": 0.0})
-  arguments = [sys.executable, "-c", HEEDFUL, *arguments, "--workdir=run"]
-  options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-  environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-  process = subprocess.Popen(arguments, cwd=tmp_path, env=environment, **options)
+  process = command_lines.started([*arguments, "--workdir=run"], tmp_path)
   try:
     deadline = time.monotonic() + 120
     while not list((tmp_path / "run" / "checkpoints").glob("[0-9]*")) and process.poll() is None:

@@ -48,11 +48,8 @@ def test_the_answer_has_this_form(client):
   (shown,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.M | re.S)
   method, path, headers, body = requests()[0]
   answer = client.request(method, path, headers=headers, content=body).json()
-  forms = [
-    [[sorted(label) for label in text["labels"]] for text in found["predictions"]]
-    for found in (json.loads(shown), answer)
-  ]
-  assert forms[0] == forms[1]
+  form = lambda found: [[sorted(label) for label in text["labels"]] for text in found["predictions"]]
+  assert form(json.loads(shown)) == form(answer)
 
 
 def test_the_limits_are_these(client):
@@ -68,15 +65,10 @@ def test_the_limits_are_these(client):
 def test_routes_statuses_and_metrics_are_listed(client):
   statuses = set(map(int, re.findall(r"\d{3}", "".join(re.findall(r"^\| ([\d, ]+) \|", PAGE, re.M)))))
   assert set(api._ERRORS) | {404, 405} == statuses
-  paths = {"GET": [], "POST": []}
-  for method, path in re.findall(r"^\| `(GET|POST) (\S+)` \|", PAGE, re.M):
-    paths[method].append(path)
   schema = client.get("/openapi.json").json()
-  of_schema = [(method.upper(), path) for path, methods in schema["paths"].items() for method in methods]
-  assert {(method, path) for method in paths for path in paths[method]} == {
-    *of_schema,
-    ("GET", "/openapi.json"),
-  }
+  of_schema = {(method.upper(), path) for path, methods in schema["paths"].items() for method in methods}
+  routes = re.findall(r"^\| `(GET|POST) (\S+)` \|", PAGE, re.M)
+  assert set(routes) == of_schema | {("GET", "/openapi.json")}
   real = set(re.findall(r"^# TYPE (xmc_jax_\w+)", client.get("/metrics").text, re.M))
   told = set(re.findall(r"`(xmc_jax_\w+)", section("Metrics")))
   assert {name for name in real if not name.endswith("_created")} == told

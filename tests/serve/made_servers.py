@@ -3,29 +3,20 @@
 import contextlib
 import http.client
 import json
-import os
 import pathlib
 import re
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
 
 import xmc_jax
-from tests import tiny_runs
+from tests import command_lines, tiny_runs
+from xmc_jax.errors import UserError
 
-# Tests that run in the background ignore Ctrl-C, and so would what they start.
-_HEEDFUL = """
-import runpy, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
-"""
 ROOT = pathlib.Path(__file__).parents[2]
-HOSTILE = (
-  "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\"> \u202egnp\u202c barn"
-)
+_TAKEN = "document.title='taken'"
+HOSTILE = f'<script>{_TAKEN}</script><img src=x onerror="{_TAKEN}"> \u202egnp\u202c barn'
 HOSTILE_QUERY = "script document title taken barn"
 
 
@@ -71,18 +62,20 @@ class StandIn:
     lengths = np.array([[len(text)] for text in texts])
     scores = (1 / (1 + ids + lengths)).astype(np.float32)
     names = [list(self.labels[:k]) for _ in texts]
-    why = {
-      "words": "1 similar text has it",
-      "sources": {"memory": 1},
-      "voters": [{"text": "a", "weight": 0.5}],
-    }
-    return (
-      (ids, scores, names, [[why] * (num_explained or k) for _ in texts]) if explain else (ids, scores, names)
-    )
+    why = {"words": "1 similar text has it", "sources": {"memory": 1}}
+    why["voters"] = [{"text": "a", "weight": 0.5}]
+    return ids, scores, names, *([[[why] * (num_explained or k) for _ in texts]] if explain else [])
 
   def embed(self, texts):
     self.batches.append((len(texts), 0, False))
     return np.array([[len(text), np.nan] for text in texts], np.float32)
+
+
+class Broken(StandIn):
+  """Cannot warm up."""
+
+  def warm(self, num_texts, depths):
+    raise UserError("hybrid.json is damaged")
 
 
 class Server:
@@ -96,14 +89,7 @@ class Server:
 
   def __init__(self, workdir: pathlib.Path, *arguments: str, port: int = 0):
     given = ["--mode=serve", f"--workdir={workdir}", f"--port={port}", *arguments]
-    self.process = subprocess.Popen(
-      [sys.executable, "-c", _HEEDFUL, *given],
-      cwd=ROOT,
-      env={**os.environ, "PYTHONPATH": str(ROOT)},
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
+    self.process = command_lines.started(given, ROOT)
     self.said: list[str] = []
     self._reader = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)
     self._reader.start()

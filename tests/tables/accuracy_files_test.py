@@ -10,7 +10,6 @@ import scipy.sparse as sp
 import tiny_runs
 
 from benchmarks import accuracy_results, children, exchange, pair_batches
-from xmc_jax import data
 from xmc_jax.errors import DataError
 from xmc_jax.runs import evaluate
 
@@ -29,9 +28,8 @@ def test_rankings_of_a_worker_by_hand():
   filtered = sp.csr_matrix(np.array([[0, 0, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0]], np.float32))
   found = exchange.ranked(scores, filtered, 3)
   assert found.ids.tolist() == [[1, 2, -1], [2, 0, -1], [-1, -1, -1]]
-  np.testing.assert_array_equal(
-    found.scores, np.array([[0.5, 0.5, -np.inf], [0, -0.1, -np.inf], [-np.inf] * 3], np.float32)
-  )
+  scores = [[0.5, 0.5, -np.inf], [0, -0.1, -np.inf], [-np.inf] * 3]
+  np.testing.assert_array_equal(found.scores, np.array(scores, np.float32))
 
 
 def test_predictions_come_back_as_they_were_ranked(tmp_path):
@@ -41,12 +39,6 @@ def test_predictions_come_back_as_they_were_ranked(tmp_path):
   assert evaluate.read_predictions(tmp_path / "test.npz", 3).tolist() == ids.tolist()
   assert evaluate.read_predictions(tmp_path / "test.npz", 1).tolist() == [[3], [2], [-1], [1]]
   assert evaluate.read_predictions(tmp_path / "test.npz", 4)[:, 3].tolist() == [-1] * 4
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-  folder = tiny_runs.write_data(tmp_path_factory.mktemp("set") / "tiny")
-  return data.load(folder, tokenizer=None, tokenizer_name="", cache_dir=folder.with_name("cache"))
 
 
 def test_a_worker_gets_texts_and_what_can_be_learnt(dataset, tmp_path):

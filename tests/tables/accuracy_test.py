@@ -1,6 +1,5 @@
 """Peers beside our methods: the command line, rows that are run once and compared, and the table."""
 
-import importlib.util
 import json
 import pathlib
 import sys
@@ -12,16 +11,8 @@ import pytest
 import tiny_runs
 
 from benchmarks import accuracy, accuracy_results, accuracy_rows, children, exchange
-from xmc_jax import data
 from xmc_jax.errors import ConfigError
 from xmc_jax.runs import evaluate
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-  folder = tiny_runs.write_data(tmp_path_factory.mktemp("set") / "tiny")
-  return data.load(folder, tokenizer=None, tokenizer_name="", cache_dir=folder.with_name("cache"))
-
 
 # --- command line ---
 
@@ -33,9 +24,8 @@ def test_the_command_line_names_sets_after_folders(tmp_path, capsys):
   extra += ["--config.data.num_validation=7", "--config.eval.k=10"]
   rows, seeds, boards, options = accuracy.parse([*given, *sets, *extra])
   assert (rows, seeds) == (["xr_linear", "dexml"], 2)  # what the others are compared with goes first
-  assert [(board.name, board.data) for board in boards] == [
-    (name, str(tmp_path / name)) for name in ("one", "two")
-  ]
+  found = [(board.name, board.data) for board in boards]
+  assert found == [(name, str(tmp_path / name)) for name in ("one", "two")]
   asked = accuracy.asked("dexml", boards[0], options)
   assert asked["experiment"] == "dexml:debian" and "train.num_epochs" not in asked["settings"]
   assert asked["extra"] == ["encoder.name=bert", "data.num_validation=7", "eval.k=10"]
@@ -86,12 +76,8 @@ about = {{"seconds": {{"train": 60.0, "test": 2.0}}, "settings": {{"version": "1
 
 
 @pytest.fixture
-def stage(tmp_path, monkeypatch):
+def stage(tmp_path, monkeypatch, make_tables):
   """Stubbed workers and an empty docs folder: where calls, results and the page are, and the usual flags."""
-  source = pathlib.Path(accuracy.__file__).parents[1] / "docs" / "make_tables.py"
-  spec = importlib.util.spec_from_file_location("make_tables", source)
-  make_tables = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(make_tables)
   docs, workers = tmp_path / "docs", tmp_path / "workers"
   docs.mkdir()
   workers.mkdir()
@@ -134,17 +120,14 @@ def test_workers_are_called_once_and_failed_ones_again(stage, dataset):
   assert (mnrl["epochs"], mnrl["pairs"], mnrl["max_length"]) == ("2", "64", "32")
   assert (pathlib.Path(mnrl["model"]) / "config.json").exists()
   kept = accuracy_results.read(stage.results / "tiny" / "mnrl.json")
-  assert kept["asked"] == {"epochs": 2, "pairs": 64, "extra": ["eval.k=10"]} and kept["settings"] == {
-    "version": "1"
-  }
+  assert kept["asked"] == {"epochs": 2, "pairs": 64, "extra": ["eval.k=10"]}
+  assert kept["settings"] == {"version": "1"}
   assert kept["test_points"] == 50 and kept["set"] == "tiny"
   seed = kept["seeds"][0]
   assert (seed["fit_seconds"], seed["test_seconds"]) == (60, 2) and seed["peak_GB"] > 0
   assert seed["to_xr_linear"]["P@1"] == [0, 0, 0]  # the same stub
   assert str(stage.folder) not in (stage.results / "tiny" / "mnrl.json").read_text()
-  with pytest.raises(
-    ConfigError, match=r'tiny/mnrl.json was made with .*"pairs": 64,.*asks for .*"pairs": 0,'
-  ):
+  with pytest.raises(ConfigError, match=r'tiny/mnrl.json was made with .*: 64,.*asks for .*"pairs": 0,'):
     accuracy.main(["--rows", "mnrl", "--mnrl_epochs=2", *stage.flags])
 
 
@@ -189,11 +172,8 @@ def ours(stage, monkeypatch):
     return 0, 10**9
 
   monkeypatch.setattr(accuracy_rows.children, "run", run)
-  read = accuracy_rows.methods.read_config
   stored = lambda path: ml_collections.ConfigDict(json.loads(path.read_text()))
-  monkeypatch.setattr(
-    accuracy_rows.methods, "read_config", lambda path: stored(path) if "runs" in str(path) else read(path)
-  )
+  monkeypatch.setattr(accuracy_rows.methods, "read_config", stored)
   return made
 
 
@@ -204,9 +184,8 @@ def test_a_method_gives_two_rows_of_one_run(stage, ours):
   train, test = ours.commands
   assert f"--config.data.path={stage.folder / 'tiny'}" in train and "--config.eval.k=10" in train
   assert "--mode=evaluate" in test and "--scores=encoder" in test
-  alone, hybrid = (
-    accuracy_results.read(stage.results / "tiny" / f"dexml{end}.json") for end in ("", "_hybrid")
-  )
+  files = [stage.results / "tiny" / f"dexml{end}.json" for end in ("", "_hybrid")]
+  alone, hybrid = map(accuracy_results.read, files)
   assert alone["what"] == "DEXML, decoupled softmax, encoder alone"
   assert hybrid["what"] == "DEXML, decoupled softmax, hybrid"
   for row in (alone, hybrid):
@@ -218,9 +197,9 @@ def test_a_method_gives_two_rows_of_one_run(stage, ours):
 def test_a_run_without_a_hybrid_gives_one_row_and_classifiers_need_their_encoder(stage, ours):
   ours.scores, ours.by_source = "fused", {"by_view": {"encoder": {}, "classifier": {}}}
   accuracy.main(["--rows", "dexa_classifier", *stage.flags])
-  assert [command[3] for command in ours.commands] == [
-    f"--config=experiments/{name}.py:debian" for name in ("dexa", "dexa_classifier")
-  ]
+  names = ("dexa", "dexa_classifier")
+  trained = [command[3] for command in ours.commands]
+  assert trained == [f"--config=experiments/{name}.py:debian" for name in names]
   assert [path.name for path in (stage.results / "tiny").iterdir()] == ["dexa_classifier.json"]
   kept = accuracy_results.read(stage.results / "tiny" / "dexa_classifier.json")
   assert kept["what"] == "DEXA with classifiers, as its paper ranks"
@@ -232,15 +211,9 @@ def test_other_presets_stand_beside_the_default_ones(stage, ours):
   accuracy.main(["--rows", "xr_linear", "rae_xmc", *stage.flags])
   accuracy.main(["--preset=debian_minilm6", "--rows", "rae_xmc", "dexa_classifier", *stage.flags])
   trained = [command[3] for command in ours.commands if "--mode=evaluate" not in command]
-  assert trained == [
-    f"--config=experiments/{name}.py:{preset}"
-    for name, preset in (
-      ("rae_xmc", "debian"),
-      ("rae_xmc", "debian_minilm6"),
-      ("dexa", "debian_minilm6"),
-      ("dexa_classifier", "debian"),  # which stands on any encoder
-    )
-  ]
+  # A classifier stands on any encoder.
+  presets = "rae_xmc.py:debian rae_xmc.py:debian_minilm6 dexa.py:debian_minilm6 dexa_classifier.py:debian"
+  assert trained == [f"--config=experiments/{preset}" for preset in presets.split()]
   kept = accuracy_results.read(stage.results / "tiny" / "rae_xmc_hybrid_debian_minilm6.json")
   assert kept["what"] == "RAE-XMC (debian_minilm6), hybrid" and "to_xr_linear" in kept["seeds"][0]
   assert accuracy_results.read(stage.results / "tiny" / "rae_xmc_hybrid.json")["what"] == "RAE-XMC, hybrid"

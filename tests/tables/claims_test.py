@@ -1,6 +1,5 @@
 """The claims' synthetic data and settings. That the claims hold is no test's business: see docs."""
 
-import importlib.util
 import json
 import os
 import re
@@ -60,9 +59,8 @@ def test_each_claim_stands_on_a_page():
 
 
 def test_the_command_that_makes_tables_needs_no_installed_package(tmp_path):
-  docs = shutil.copytree(
-    run._ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("results", "figures")
-  )
+  left_out = shutil.ignore_patterns("results", "figures")
+  docs = shutil.copytree(run._ROOT / "docs", tmp_path / "docs", ignore=left_out)
   (tmp_path / "xmc_jax").symlink_to(run._ROOT / "xmc_jax")
   page = docs / "settings.md"
   before = page.read_text()
@@ -73,17 +71,9 @@ def test_the_command_that_makes_tables_needs_no_installed_package(tmp_path):
   assert page.read_text() == before
 
 
-def _script():
-  path = run.pathlib.Path(__file__).parents[2] / "docs" / "make_tables.py"
-  spec = importlib.util.spec_from_file_location("make_tables", path)
-  make_tables = importlib.util.module_from_spec(spec)
-  spec.loader.exec_module(make_tables)
-  return make_tables
-
-
-def _make_tables(tmp_path, monkeypatch):
+@pytest.fixture
+def in_empty_docs(make_tables, tmp_path, monkeypatch):
   """The script, and experiments' results, in an empty docs folder."""
-  make_tables = _script()
   monkeypatch.setattr(make_tables, "_DOCS", tmp_path / "docs")
   (tmp_path / "docs").mkdir()
   monkeypatch.setattr(run, "_RESULTS", tmp_path / "docs" / "results")
@@ -91,8 +81,7 @@ def _make_tables(tmp_path, monkeypatch):
   return make_tables
 
 
-def test_pages_show_the_results_that_are_kept():
-  make_tables = _script()
+def test_pages_show_the_results_that_are_kept(make_tables):
   for page in make_tables._pages():
     text = page.read_text(encoding="utf-8")
     assert make_tables.filled(text) == text, f"{page}: run python docs/make_tables.py write"
@@ -101,13 +90,10 @@ def test_pages_show_the_results_that_are_kept():
     assert text == expected, f"{name}.csv: run python docs/make_tables.py write"
 
 
-def test_a_claims_table_has_rows_of_all_its_sets(tmp_path, monkeypatch):
+def test_a_claims_table_has_rows_of_all_its_sets(in_empty_docs, tmp_path):
   """In percent: 40, 42 and 44 deviate by 2, and Student's t for two degrees of freedom is 4.303."""
-  make_tables = _make_tables(tmp_path, monkeypatch)
-  seeds = [
-    {"P@1": 0.9, "last": {"P@1": p, "R@10": p + 0.5}, "minutes": m}
-    for p, m in ((0.40, 1.0), (0.42, 9.0), (0.44, 2.0))
-  ]
+  seed = lambda p, minutes: {"P@1": 0.9, "last": {"P@1": p, "R@10": p + 0.5}, "minutes": minutes}
+  seeds = [seed(0.40, 1.0), seed(0.42, 9.0), seed(0.44, 2.0)]
   run.keep("losses_cpp", {"soft_top_5": seeds, "one": [{"last": {"P@1": 0.1, "R@10": 0.0}}]})
   run.keep("losses", {"one": seeds[:1], "two": seeds[2:]})
   run.keep("rows", {"three": [{"P@1": 0.3}]})  # not of steps: without `last`
@@ -116,9 +102,9 @@ def test_a_claims_table_has_rows_of_all_its_sets(tmp_path, monkeypatch):
   marks = "<!-- claim: losses P@1 R@10 minutes -->", "<!-- claim: rows losses/two P@1 R@10 -->"
   page.write_text("".join(f"{mark}\nold\n<!-- end -->\n" for mark in marks))
   with pytest.raises(SystemExit, match="no page claims/other; there are claims/dexml"):
-    make_tables.write(("claims/other",))
+    in_empty_docs.write(("claims/other",))
   assert page.read_text().count("old") == 2
-  make_tables.write(("claims/dexml",))
+  in_empty_docs.write(("claims/dexml",))
   assert page.read_text().splitlines() == [
     marks[0],
     "|  | Cpp P@1 | Cpp R@10 | Cpp minutes | Debian P@1 | Debian R@10 | Debian minutes |",
@@ -136,15 +122,14 @@ def test_a_claims_table_has_rows_of_all_its_sets(tmp_path, monkeypatch):
   ]
 
 
-def test_epochs_until_another_run_is_reached(tmp_path, monkeypatch):
+def test_epochs_until_another_run_is_reached(in_empty_docs, tmp_path):
   """Means over seeds: 20, 30, 40 for the one that is to be reached; 10, 40, 35; and never."""
-  make_tables = _make_tables(tmp_path, monkeypatch)
   slow = [{"curve": [0.1, 0.2, 0.3]}, {"curve": [0.3, 0.4, 0.5]}]
   fast, flat = [{"curve": [0.1, 0.4, 0.35]}], [{"curve": [0.1] * 3}]
   run.keep("curves", {"slow": slow, "fast_one": fast, "flat": flat})
   page = tmp_path / "docs" / "page.md"
   page.write_text("<!-- epochs: curves/slow curves/fast_one curves/none curves/flat -->\n<!-- end -->\n")
-  make_tables.write()
+  in_empty_docs.write()
   assert page.read_text().splitlines()[1:-1] == [
     "|  | epochs to 40.0 | after 1 epoch | best | after 3 |",
     "|---|---|---|---|---|",
@@ -154,16 +139,15 @@ def test_epochs_until_another_run_is_reached(tmp_path, monkeypatch):
   ]
 
 
-def test_a_claim_set_by_set_and_its_minutes(tmp_path, monkeypatch):
+def test_a_claim_set_by_set_and_its_minutes(in_empty_docs, tmp_path):
   """Seed by seed, beside a row of another claim, too: 40, 42, 44 less 38, 41, 41 are 2 ± 4.303 · 1 / √3."""
-  make_tables = _make_tables(tmp_path, monkeypatch)
   run.keep("one_cpp", {"a_0.5": [{"last": {"P@1": p}, "minutes": 2.0} for p in (0.4, 0.42, 0.44)]})
   run.keep("one", {"a_0.5": [{"last": {"P@1": 0.5}, "minutes": 1.6}], "b": [{"last": {"P@1": 0.25}}]})
   run.keep("other_cpp", {"c": [{"last": {"P@1": p}} for p in (0.38, 0.41, 0.41)]})
   page = tmp_path / "docs" / "page.md"
   marks = "<!-- sets: one/a_0.5 P@1 P@1-other/c\none/b P@1-a_0.5 -->", "<!-- minutes: one other -->"
   page.write_text("".join(f"{mark}\n<!-- end -->\n" for mark in marks))
-  make_tables.write()
+  in_empty_docs.write()
   assert [line for line in page.read_text().splitlines() if line.startswith("|")] == [
     "| not run: Tate, WordNet |  | Cpp | Debian |",
     "|---|---|---|---|",

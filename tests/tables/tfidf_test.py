@@ -77,14 +77,6 @@ def test_rankings_by_hand(most_scores, monkeypatch):
   assert ranked["both"] == ranked["both_all"] == [[1, -1, -1], [1, 0, 2]]
 
 
-def test_the_largest_of_a_row():
-  """Equal ones come by rising id, and what is 0 or less does not come."""
-  scores = sp.csr_matrix(np.array([[0.5, 2, 0.5, 0.5], [0, 0, 1, -1], [0, 0, 0, 0]], np.float32))
-  ids, values = tfidf.largest(scores, 3)
-  assert ids.tolist() == [[1, 0, 2], [2, -1, -1], [-1, -1, -1]]
-  assert values.tolist() == [[2, 0.5, 0.5], [1, 0, 0], [0, 0, 0]]
-
-
 @pytest.mark.parametrize("kind", tfidf.KINDS)
 def test_a_baseline_leaves_what_a_run_leaves(kind, tmp_path):
   config = tiny_runs.config(tiny_runs.write_data(tmp_path / "data"))
@@ -102,9 +94,8 @@ def test_rows_held_out_vote_once_the_weight_is_chosen(tmp_path):
   config = tiny_runs.config(tiny_runs.write_data(tmp_path / "data"), **{"eval.metric": "nDCG@5"})
   for kind in ("both", "both_all"):
     tfidf.run(kind, config, tmp_path / kind)
-  reports = [
-    json.loads((tmp_path / kind / "report" / "metrics.json").read_text()) for kind in ("both", "both_all")
-  ]
+  files = [tmp_path / kind / "report" / "metrics.json" for kind in ("both", "both_all")]
+  reports = [json.loads(file.read_text()) for file in files]
   assert reports[0]["weights"] == reports[1]["weights"] and len(set(reports[0]["weights"].values())) > 1
   dataset = tfidf.create.load_data(config, None, "")
   train = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)[0]
