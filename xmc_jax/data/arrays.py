@@ -131,11 +131,7 @@ def read_csr(folder: Path, name: str, shape: tuple[int, int]) -> "sp.csr_matrix"
 
 
 class Ragged:
-  """Holds rows of different lengths in one flat array, in memory or memory-mapped.
-
-  Attributes:
-    lengths: `[n]` the length of each row.
-  """
+  """Holds rows of different lengths `[n]` in one flat array, in memory or memory-mapped."""
 
   def __init__(self, values: np.ndarray, starts: np.ndarray, lengths: np.ndarray):
     self._values, self._starts, self.lengths = values, starts, lengths

@@ -1,5 +1,6 @@
 """Turns raw files into one prepared folder: reads, checks, counts and tokenizes them as streams."""
 
+import contextlib
 import hashlib
 import logging
 from array import array
@@ -30,17 +31,11 @@ _log = logging.getLogger("xmc_jax.data")
 
 
 class Prepared(NamedTuple):
-  """Holds the result of `prepare`.
-
-  Attributes:
-    folder: the prepared folder.
-    manifest: its manifest; `summary` returns it as a table.
-    why: why it was built in this call, in a few words; '' if it was reused.
-  """
+  """Holds the result of `prepare`."""
 
   folder: Path
-  manifest: dict
-  why: str
+  manifest: dict  # `summary` returns it as a table
+  why: str  # why it was built in this call, in a few words; '' if it was reused
 
 
 def prepare(
@@ -143,11 +138,10 @@ def _tokenizer_entry(encoder: Encoder, name: str) -> dict:
   return {"name": name, "sha256": digest, "max_length": encoder.max_length, "dtype": encoder.dtype.name}
 
 
-class _TextFiles:
+class _TextFiles(contextlib.AbstractContextManager):
   """Writes the texts of one kind, and their tokens if there is an encoder, and counts them.
 
-  A context manager. A thread tokenizes and writes while the next texts are read. On exit, all texts are
-  written and counted.
+  A thread tokenizes and writes while the next texts are read. On exit, all texts are written and counted.
   """
 
   def __init__(self, folder: ArrayFolder, name: str, encoder: Encoder | None):
@@ -160,9 +154,6 @@ class _TextFiles:
     self._tokens = RaggedFile(folder, f"{name}.tokens", encoder.dtype) if encoder else None
     if encoder:
       self.counts.update(tokens=0, unknown=0, cut=0)
-
-  def __enter__(self) -> "_TextFiles":
-    return self
 
   def __exit__(self, kind: type | None, *_: object) -> None:
     self._thread.shutdown(cancel_futures=kind is not None)

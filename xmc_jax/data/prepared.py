@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from xmc_jax.data.formats.json_records import parsed
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import Options, excerpt
 from xmc_jax.data.formats.table_files import TABBED, has_header, suffix
@@ -58,10 +59,9 @@ def is_prepared(folder: Path) -> bool:
   """Returns whether a folder is a prepared folder, intact or damaged."""
   if (folder / "labels.texts.npy").is_file():
     return True
-  try:
-    return json.loads((folder / FILE_NAME).read_bytes()).get("format") == FORMAT
-  except (OSError, ValueError, RecursionError, AttributeError):
-    return False
+  with contextlib.suppress(OSError):
+    return (parsed((folder / FILE_NAME).read_bytes()) or {}).get("format") == FORMAT
+  return False
 
 
 def read_manifest(folder: str | Path) -> dict:
@@ -72,14 +72,14 @@ def read_manifest(folder: str | Path) -> dict:
   """
   path = Path(folder) / FILE_NAME
   try:
-    manifest = json.loads(path.read_bytes())
+    manifest = parsed(path.read_bytes())
   except FileNotFoundError:
     raise DataError(f"{folder}: not a prepared folder ({FILE_NAME} is missing)") from None
   except OSError as error:
     raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-  except (ValueError, RecursionError):
-    raise DataError(f"{path}: expected JSON; prepare the data again") from None
-  if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+  if manifest is None:
+    raise DataError(f"{path}: expected JSON; prepare the data again")
+  if manifest.get("format") != FORMAT:
     raise DataError(f"{path}: not the manifest of a prepared folder")
   if manifest.get("version") != VERSION:
     found = excerpt(manifest.get("version"))

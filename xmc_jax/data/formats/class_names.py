@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from xmc_jax.data.formats import arrow
+from xmc_jax.data.formats.json_records import parsed
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import Place
 from xmc_jax.data.formats.table_files import ARROW, SplitFiles, suffix
@@ -21,14 +22,10 @@ def read_json(path: Path) -> dict:
     DataError: there is no such file, or it holds something else.
   """
   with reading(path):
-    content = path.read_bytes()
-  try:
-    parsed = json.loads(content)
-  except (ValueError, RecursionError):
-    parsed = None
-  if not isinstance(parsed, dict):
+    record = parsed(path.read_bytes())
+  if record is None:
     raise DataError(f"{path}: expected one JSON object, as `datasets` writes it")
-  return parsed
+  return record
 
 
 def class_names(split: SplitFiles, column: str) -> dict[Path, list[str]]:

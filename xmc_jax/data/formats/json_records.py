@@ -19,8 +19,13 @@ def objects(
   with Lines(path, notices, options) as lines:
     for first, texts in lines.chunks():
       place = Place(path, [first + offset for offset, text in enumerate(texts) if text.strip()])
-      if place.numbers:
-        yield place, [_object(text, place, row) for row, text in enumerate(filter(str.strip, texts))]
+      records = []
+      for row, text in enumerate(filter(str.strip, texts)):
+        if (record := parsed(text)) is None:
+          raise place.refuse(row, "one JSON object", text)
+        records.append(record)
+      if records:
+        yield place, records
 
 
 def joined_text(record: dict, names: tuple[str, ...], place: Place, row: int, setting: str = "text") -> str:
@@ -78,11 +83,10 @@ def items(path: Path, options: Options) -> Iterator[tuple[Place, list[dict]]]:
     yield place, chunk
 
 
-def _object(text: str, place: Place, row: int) -> dict:
+def parsed(text: str | bytes) -> dict | None:
+  """Returns a JSON object; None for any other text."""
   try:
     record = json.loads(text)
   except (ValueError, RecursionError):
-    record = None
-  if not isinstance(record, dict):
-    raise place.refuse(row, "one JSON object", text)
-  return record
+    return None
+  return record if isinstance(record, dict) else None

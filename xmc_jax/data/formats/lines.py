@@ -94,13 +94,8 @@ def _open_utf8(path: Path, encoding: str) -> tuple[Callable[[int], bytes], Binar
   return lambda size: text.readline(size).encode("utf-8", "surrogatepass"), text
 
 
-class Lines:
-  """Reads a text file some lines at a time, and counts them.
-
-  Attributes:
-    path: the file.
-    taken: how many lines have been read so far.
-  """
+class Lines(contextlib.AbstractContextManager):
+  """Reads a text file some lines at a time; `taken` counts those that have been read so far."""
 
   def __init__(self, path: Path, notices: list[str], options: Options = DEFAULTS):
     self.path = path
@@ -108,9 +103,6 @@ class Lines:
     self._notices = notices
     self._is_utf8 = True
     self._readline, self._file = _open_utf8(path, options.encoding)
-
-  def __enter__(self) -> "Lines":
-    return self
 
   def __exit__(self, *_: object) -> None:
     self.close()
@@ -140,19 +132,12 @@ class Lines:
     lines = self.take()
     if first == 1 and lines and b"\0" in lines[0]:
       raise refusal(self.path, 1, "UTF-8 (is it UTF-16? --config.data.encoding=utf-16-le)", lines[0])
-    try:
-      return b"\n".join(lines).decode("utf-8").split("\n") if lines else []
-    except UnicodeDecodeError:
-      return [self._decode(line, first + offset) for offset, line in enumerate(lines)]
+    return [self._decode(line, number) for number, line in enumerate(lines, first)]
 
   def chunks(self) -> Iterator[tuple[int, list[str]]]:
     """Yields all remaining lines, decoded, as (number of the first line, lines)."""
-    while True:
-      first = self.taken + 1
-      texts = self.take_text()
-      if not texts:
-        return
-      yield first, texts
+    while texts := self.take_text():
+      yield self.taken - len(texts) + 1, texts
 
   def _decode(self, line: bytes, number: int) -> str:
     try:

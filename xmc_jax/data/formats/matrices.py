@@ -1,6 +1,7 @@
 """Sparse matrices on disk: index files ("rows cols", then `id:value` lines) or scipy's .npz; their checks."""
 
 import contextlib
+import functools
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -29,16 +30,10 @@ class IndexMatrix:
   unit = "line"
 
   def __init__(self, path: Path, notices: list[str]):
-    self.path = path
-    self._lines = Lines(path, notices)
-    try:
-      self.shape = self._read_header()
-    except DataError:
-      self.close()
-      raise
-    self._left = self.shape[0]
+    self.path, self._lines = path, Lines(path, notices)
 
-  def _read_header(self) -> tuple[int, int]:
+  @functools.cached_property
+  def shape(self) -> tuple[int, int]:
     header = self._lines.take(1)
     fields = header[0].split() if header else []
     if len(fields) != 2 or not all(field.isdigit() and len(field) <= _LONGEST_COUNT for field in fields):
@@ -47,15 +42,15 @@ class IndexMatrix:
 
   def take(self, num: int) -> Pairs:
     """Returns some of the next rows, at most `num`; none after the last."""
-    wanted = min(num, self._left)
-    first = self._lines.taken + 1
+    num_rows = self.shape[0]
+    first = self._lines.taken + 1  # the header is line 1
+    wanted = min(num, num_rows + 2 - first)
     lines = self._lines.take(wanted)
-    self._left -= len(lines)
+    done = self._lines.taken - 1
     if wanted and not lines:
-      rows = self.shape[0] - self._left
-      raise refusal(self.path, 1, f"a header that counts {rows} rows, as the file has", f"{self.shape[0]}")
-    if not self._left and self._lines.take(1):
-      raise refusal(self.path, self._lines.taken, f"the end of the file after {self.shape[0]} rows")
+      raise refusal(self.path, 1, f"a header that counts {done} rows, as the file has", f"{num_rows}")
+    if done == num_rows and self._lines.take(1):
+      raise refusal(self.path, self._lines.taken, f"the end of the file after {num_rows} rows")
     return parse_pairs(lines, Place(self.path, range(first, first + len(lines))))
 
   def close(self) -> None:
