@@ -37,8 +37,8 @@ class Embedder(NamedTuple):
 
   init: Callable  # key -> params, a nested dict; reads pretrained weights on the host, so not for `jax.jit`
   embed: Callable  # (params, tokens, key=None) -> [n, width] float32; dropout only with a key
-  # (params, ids [n, T], mask [n, T], key=None, num_places=None, padded_last=False) -> [n, width]: `embed` under
-  # any mask; for `num_places` and `padded_last` see `Encoder`.
+  # (params, ids [n, T], mask [n, T], key=None, num_places=None, padded_last=False) -> [n, width]: `embed`
+  # under any mask; for `num_places` and `padded_last` see `Encoder`.
   apply: Callable
   width: int
   spec: Spec

@@ -21,6 +21,7 @@ KERNEL_INIT = nn.initializers.normal(stddev=0.02)  # BERT's `initializer_range`
 ROUNDED = "rounded"  # the collection of kernels that were rounded outside: `embedder.with_rounded_kernels`
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def matmul(
   x: Array, kernel: Array, dtype: DTypeLike, result: DTypeLike = jnp.float32, rounded: Array | None = None
 ) -> Array:
@@ -39,12 +40,7 @@ def matmul(
   Returns:
     `[..., N]` of type `result`.
   """
-  return _matmul(x, kernel, rounded, dtype, result)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _matmul(x, kernel, rounded, dtype, result):
-  return _matmul_forward(x, kernel, rounded, dtype, result)[0]
+  return _matmul_forward(x, kernel, dtype, result, rounded)[0]
 
 
 def _contract(a, b, axis_a, axis_b, result=jnp.float32):
@@ -73,7 +69,7 @@ def _row_major(x):
   return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
-def _matmul_forward(x, kernel, rounded, dtype, result):
+def _matmul_forward(x, kernel, dtype, result, rounded):
   rounded_x, rounded = x.astype(dtype), kernel.astype(dtype) if rounded is None else rounded
   # Empty arrays carry types of the inputs: residuals must be arrays.
   residuals = rounded_x, rounded, jnp.empty((0,), x.dtype), jnp.empty((0,), kernel.dtype)
@@ -92,7 +88,7 @@ def _matmul_backward(dtype, result, residuals, cotangent):
   return d_x.astype(like_x.dtype), d_kernel.astype(like_kernel.dtype), None
 
 
-_matmul.defvjp(_matmul_forward, _matmul_backward)
+matmul.defvjp(_matmul_forward, _matmul_backward)
 
 
 def _fusion_barrier(arrays):

@@ -16,11 +16,7 @@ _UNLABELLED = -1  # how data sets of the hub mark a point whose label is not kno
 
 
 def read_json(path: Path) -> dict:
-  """Returns the JSON object of a small file of a Hugging Face folder.
-
-  Raises:
-    DataError: there is no such file, or it holds something else.
-  """
+  """Returns the JSON object of a small file of a Hugging Face folder; refuses anything else."""
   with reading(path):
     record = parsed(path.read_bytes())
   if record is None:
@@ -36,11 +32,7 @@ def class_names(split: SplitFiles, column: str) -> dict[Path, list[str]]:
 
 
 def named(labels: list[str | int], names: list[str], place: Place, row: int) -> list[str | int]:
-  """Returns the labels of a cell by name, without -1.
-
-  Raises:
-    DataError: a number that no class has.
-  """
+  """Returns the labels of a cell by name, without -1; refuses a number that no class has."""
   by_name: list[str | int] = []
   for label in labels:
     if not isinstance(label, int):

@@ -38,11 +38,7 @@ class CellFormat(NamedTuple):
   is_numeric: bool = False  # whether all labels are numbers, which data frames with gaps write as '7.0'
 
   def labels(self, cell: object, place: Place, row: int) -> list[str | int]:
-    """Returns the labels of one cell; None and an empty text have no labels.
-
-    Raises:
-      DataError: it is no list of texts and whole numbers.
-    """
+    """Returns the labels of one cell, none of an empty one; refuses what is neither text nor whole number."""
     if self.num_columns:
       return [at for at, bit in enumerate(_bits(cell)) if bit]
     if _is_plain(cell):
@@ -167,11 +163,7 @@ class CellSurvey:
 
 
 def cell_of(record: dict, columns: Sequence[str], place: Place, row: int) -> object:
-  """Returns the cell of labels of a record; of several columns, the names of those that hold 1.
-
-  Raises:
-    DataError: one of several columns holds something else than 0, 1 or nothing.
-  """
+  """Returns the cell of labels of a record; of several columns of 0 and 1, the names of those with 1."""
   if len(columns) == 1:
     return record.get(columns[0])
   bits = [_bit(record.get(name)) for name in columns]

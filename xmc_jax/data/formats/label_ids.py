@@ -96,11 +96,7 @@ class Vocabulary:
     return self.ids_of(labels)
 
   def notices(self) -> list[str]:
-    """Returns what became of labels that the label file lacks, and of texts that several labels have.
-
-    Raises:
-      DataError: there are such labels, and they are to be refused.
-    """
+    """Returns what became of labels that the file lacks (or refuses them), and of texts of several labels."""
     shared = []
     if uses := self._uses_of_shared:
       such = f"{len(uses):,}, such as {excerpt(next(iter(uses)))}; uses: {uses.total():,}"

@@ -105,10 +105,8 @@ def with_ancestors(
 ) -> list[str]:
   """Returns the text of each label behind the names of its ancestors, as in `animals > dogs`.
 
-  `parents` are the numbers of the labels' parents, -1 for none; keys and place are for messages.
-
-  Raises:
-    DataError: a label is its own ancestor, or a path is longer than LONGEST_PATH.
+  `parents` are the numbers of the labels' parents, -1 for none; keys and place are for messages. A label that
+  is its own ancestor is refused, and a path longer than LONGEST_PATH.
   """
   joined = []
   for at, text in enumerate(texts):
@@ -145,11 +143,7 @@ def find_label_file(path: Path, options: Options) -> Path | None:
 
 
 def repeated_keys(path: Path, table: LabelTable) -> list[str]:
-  """Returns a notice for labels of one text that cells may name.
-
-  Raises:
-    DataError: two labels have one key, or there are none.
-  """
+  """Returns a notice for labels of one text that cells may name; refuses labels of one key, and no labels."""
   if not table.texts:
     raise DataError(f"{path}: expected at least one label, found none")
   repeated = [key for key, count in Counter(table.keys).items() if count > 1 and key.strip()]

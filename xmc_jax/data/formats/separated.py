@@ -37,11 +37,7 @@ _QUOTED = re.compile('"(?:[^"]|"")*"')
 def records(
   path: Path, columns: Sequence[str], notices: list[str], options: Options, usual: str
 ) -> Iterator[tuple[Place, list[dict]]]:
-  """Yields the rows of a CSV or TSV file, some at a time; `usual` is the delimiter of its suffix.
-
-  Raises:
-    DataError: the table is damaged, or has one of these columns twice.
-  """
+  """Yields the rows of a CSV or TSV file, some at a time; `usual` is the delimiter of its suffix."""
   csv.field_size_limit(MAX_LINE_BYTES)
   with reading(path):
     dialect = _dialect(path, path.stat().st_mtime_ns, options, usual)

@@ -58,11 +58,7 @@ def records(
 def column_names(
   path: Path, notices: list[str], options: Options = DEFAULTS, may_be_empty: bool = False
 ) -> list[str]:
-  """Returns the columns of a table: from its schema, its header, or the keys of its first records.
-
-  Raises:
-    DataError: the table is empty, and may not be.
-  """
+  """Returns the columns of a table: from its schema, its header, or the keys of its first records."""
   if suffix(path) in ARROW:
     return list(arrow.schema(path).names)
   names: dict[str, None] = {}
@@ -134,10 +130,7 @@ def find_splits(
 ) -> tuple[SplitFiles | None, SplitFiles | None]:
   """Returns the training (with validation) and the test tables of a folder; None for a split without any.
 
-  Adds a notice for each split that is left out.
-
-  Raises:
-    DataError: a shard is missing, or shards of two sets are mixed.
+  Adds a notice for each split that is left out. Refuses a split that lacks a shard, or has those of two sets.
   """
   shards = _shards(folder, suffixes)
   train, test = (_find_split(folder, stems, suffixes, shards) for stems in _STEMS.values())

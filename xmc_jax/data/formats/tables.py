@@ -28,11 +28,7 @@ _HUB_FOLDER = "data"  # where repositories of the hub have their tables
 
 
 def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
-  """Returns the `Source` fields of this layout, or None if there is no such table.
-
-  Raises:
-    DataError: a folder has several tables, and none of them is called train.
-  """
+  """Returns the `Source` fields of this layout, or None if there is no such table; refuses several."""
   labels = label_tables.find_label_file(path, options)
   if path.is_file():
     return source_fields(SplitFiles((path,)), None, labels, options, notices)
