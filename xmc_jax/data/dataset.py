@@ -125,21 +125,13 @@ class Dataset:
 
   @functools.cached_property
   def graphs(self) -> dict[str, Graph]:
-    """Opens the metadata graphs on first access.
-
-    Raises:
-      DataError: a file is missing or damaged.
-    """
+    """Opens the metadata graphs on first access; refuses damaged files."""
     if damaged := why_damaged(self.folder, self.manifest):
       raise DataError(f"{self.folder}: {damaged}; prepare the data again")
     return {name: self._graph(name) for name in self.graph_kinds}
 
   def tokenizer(self) -> "Tokenizer":
-    """Loads the `tokenizers.Tokenizer` that the data were prepared with.
-
-    Raises:
-      DataError: the data were prepared without a tokenizer.
-    """
+    """Loads the `tokenizers.Tokenizer` that the data were prepared with; DataError if it was without one."""
     return load_tokenizer(self.folder / TOKENIZER)
 
   def _text_set(self, name: str) -> TextSet:

@@ -34,17 +34,10 @@ def of_lines(lines: Iterable[str]) -> Iterator[Document]:
 
 
 def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Iterator[Document]:
-  """Opens a file, or a folder of files, each of which is a document.
+  """Opens a file, or a folder of files, each of which is a document; so is any file if `whole`.
 
-  Args:
-    path: a table, whose rows are documents, in a .txt file, too, if it has the run's columns; another file
-      or STANDARD_INPUT, whose lines are; or a folder.
-    whole: whether a file is one document, whatever it holds.
-    options: how the run's own data are read.
-    notices: messages for the user are added here, while documents are read.
-
-  Raises:
-    DataError: nothing is there, or a table has no column of texts.
+  Documents are the rows of a table (a .txt file, too, if it has the run's columns), and the lines of another
+  file or STANDARD_INPUT. Messages for the user are added to `notices` while they are read.
   """
   lines = of_lines(_without_labels(path, options, notices))
   if path is STANDARD_INPUT:

@@ -15,19 +15,15 @@ from xmc_jax.errors import DataError
 class LabelSpace:
   """Maps labels as a user gives them to numbers 0 to L - 1, and back.
 
-  Args:
+  Attributes:
     kind: how they are given: NAMES, IDS, NAME, ID or MATRIX.
     texts: the L label texts.
     keys: the name or id of each label, or of its column; None if an id or a column is the label's number.
-    like: an empty matrix of the type that was given; None for other kinds.
-
-  Attributes:
-    kind, texts, keys: as given.
   """
 
   def __init__(self, kind: str, texts: list[str], keys: list | None = None, like: Any = None):
     self.kind, self.texts, self.keys = kind, texts, keys
-    self._like = like
+    self._like = like  # an empty matrix of the type that was given; None for other kinds
 
   @property
   def classes(self) -> np.ndarray:
@@ -71,13 +67,8 @@ class LabelSpace:
   def encode(self, labels: Labels, *, allow_unknown: bool = False) -> sp.csr_matrix:
     """Returns the labels as CSR `[n, L]` float32: the relevance of a matrix, else 1.
 
-    Args:
-      labels: of the kind of this space.
-      allow_unknown: names and ids that are no label of this space get columns L, L + 1, ...; otherwise they
-        are refused.
-
-    Raises:
-      DataError: the labels are of another kind, not understood, or no labels of this space.
+    Refuses labels of another kind, and those that are none of this space; if `allow_unknown`, names and ids
+    that are none get columns L, L + 1, ...
     """
     if self.kind == MATRIX or label_values.is_matrix(labels.rows):
       return self._encoded_matrix(labels)

@@ -55,11 +55,7 @@ def items_of(values: Any, what: str) -> list:
 
 
 def texts_of(values: Any, what: str) -> list[str]:
-  """Returns the items of a sequence of texts; see `items_of`.
-
-  Raises:
-    DataError: `values` is no sequence, or an item is no str; the message says which.
-  """
+  """Returns the items of a sequence of texts; refuses what `items_of` does, and an item that is no str."""
   texts = items_of(values, what)
   for row, text in enumerate(texts):
     if not isinstance(text, str):
@@ -105,11 +101,7 @@ def column_names(rows: Any) -> list[str] | None:
 
 
 def flattened(labels: Labels) -> Flat:
-  """Reads names or ids: one for each text, or a list for each text.
-
-  Raises:
-    DataError: something else is among them, or they are not as many as the texts.
-  """
+  """Reads names or ids, one or a list for each text; refuses others, and more or fewer than texts."""
   given, what = labels.rows, labels.what
   of_array = isinstance(given, np.ndarray) and given.ndim == 2
   rows = list(map(_without_gap, list(given) if of_array else items_of(given, what)))

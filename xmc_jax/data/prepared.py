@@ -188,11 +188,7 @@ def _why_sources_differ(known: list[dict], files: Sequence[Path], root: Path) ->
 
 @contextlib.contextmanager
 def built_beside(folder: Path) -> Iterator[Path]:
-  """Yields a new folder to fill, which replaces `folder`; call it under `whole_folder.in_turn`.
-
-  Raises:
-    DataError: `folder` exists and is not a prepared folder.
-  """
+  """Yields a new folder to fill, which replaces a prepared one; call it under `whole_folder.in_turn`."""
   foreign = [] if not folder.is_dir() else [name for name in os.listdir(folder) if not _OURS.fullmatch(name)]
   if foreign or folder.is_file():
     what = f"it holds {foreign[0]}" if foreign else "it is a file"

@@ -18,15 +18,9 @@ _FARTHEST = 128  # tokens; this and larger distances share a bucket
 
 
 def rotate(heads: Array, positions: Array, theta: float) -> Array:
-  """Turns pairs of columns by angles that grow with the position (RoPE; Su et al. 2021).
+  """Turns pairs of columns of `[n, S, H, d]` by angles that grow with `positions` `[1 or n, S]`.
 
-  Args:
-    heads: `[n, S, H, d]`; column j < d/2 is paired with j + d/2.
-    positions: `[1 or n, S]`.
-    theta: the angle of pair j is the position times `theta` to the power -2j/d.
-
-  Returns:
-    `[n, S, H, d]` of `heads`' type.
+  Column j < d/2 is paired with j + d/2; its angle is the position times theta^(-2j/d) (RoPE; Su et al. 2021).
   """
   half = heads.shape[-1] // 2
   angles = positions[:, :, None, None] * np.float32(theta ** (-np.arange(half) / half))
@@ -73,16 +67,8 @@ def attend_with_dropout(
 ) -> Array:
   """Computes scaled dot-product attention, with dropout on its weights after the softmax, head by head.
 
-  Args:
-    query: `[n, S, H, d]`.
-    key, value: `[n, T, H, d]`.
-    mask: `[n, 1, S, T]` bool, True = a key that is attended to.
-    rate: share of the weights that become 0; the others are scaled by 1 / (1 - rate).
-    dropout_key: the same key drops the same weights.
-    bias: `[1 or n, H, S, T]`, added to scaled scores, or None.
-
-  Returns:
-    `[n, S, H, d]`; the softmax is float32.
+  Queries and result are `[n, S, H, d]`, keys and values `[n, T, H, d]`, `mask` `[n, 1, S, T]` bool, True = a
+  key that is attended to, and `bias`, added to scaled scores, `[1 or n, H, S, T]`. The softmax is float32.
   """
   precision = hardware.precision_of(query.dtype)
   scores = jnp.einsum("nshd,nthd->nhst", query, key, precision=precision, preferred_element_type=jnp.float32)

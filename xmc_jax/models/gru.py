@@ -83,16 +83,10 @@ class Gru(nn.Module):
     return jnp.concatenate([*total], axis=-1) / count
 
   def _sum_of_states(self, projected, mask, kernels, biases):
-    """Sums the states in one scan over time; the backward direction starts at the last position.
+    """Sums the states `[2, n, H]` in one scan over time; the backward direction starts at the last position.
 
-    Args:
-      projected: `[T, n, 6H]`, x W + b: the forward direction's three gates, then the backward one's.
-      mask: `[T, n]`.
-      kernels: `[2, H, 3H]`, U.
-      biases: `[2, 1, H]`, d_c.
-
-    Returns:
-      `[2, n, H]` float32.
+    `projected` `[T, n, 6H]` is x W + b: the forward direction's three gates, then the backward one's. `mask`
+    is `[T, n]`; `kernels` `[2, H, 3H]` are U, `biases` `[2, 1, H]` d_c.
     """
     forward, backward = jnp.split(projected, 2, axis=-1)
     both = jnp.stack([forward, backward[::-1]], axis=1)

@@ -31,14 +31,10 @@ def matmul(
   too, so that the two products of the backward pass are as fast as the forward one.
 
   Args:
-    x: `[..., K]`.
-    kernel: `[K, N]` float32.
+    x, kernel: `[..., K]` and `[K, N]` float32.
     dtype: the type to which both are rounded; static.
-    result: the type of the product, and of the product that is x's gradient; static.
+    result: the type of the product `[..., N]`, and of the product that is x's gradient; static.
     rounded: the kernel in `dtype`, if it is at hand; its gradient is the kernel's. None rounds it here.
-
-  Returns:
-    `[..., N]` of type `result`.
   """
   return _matmul_forward(x, kernel, dtype, result, rounded)[0]
 
@@ -138,17 +134,8 @@ class LayerNorm(nn.Module):
 def layer_norm(x: Array, scale: Array, bias: Array, epsilon: float, dtype: DTypeLike) -> Array:
   """Computes (x − mean) / sqrt(variance + ε) * scale + bias over the last axis, in float32 (Ba et al., 2016).
 
-  The backward pass keeps x in its own type, and each row's mean and deviation. Plain autodiff would keep
-  float32 arrays of x's shape.
-
-  Args:
-    x: `[..., D]`.
-    scale, bias: `[D]` float32.
-    epsilon: ε; static.
-    dtype: the type of the result; static.
-
-  Returns:
-    `[..., D]` of type `dtype`.
+  The result is of type `dtype`. The backward pass keeps x in its own type, and each row's mean and deviation.
+  Plain autodiff would keep float32 arrays of x's shape.
   """
   return _layer_norm_forward(x, scale, bias, epsilon, dtype)[0]
 
@@ -189,13 +176,6 @@ def gelu(x: Array, bias: Array) -> Array:
 
   The backward pass computes y and Φ again from x. Plain autodiff would store y, Φ and its parts, which takes
   more time to write and read, and three times the memory.
-
-  Args:
-    x: `[..., D]`.
-    bias: `[D]` float32.
-
-  Returns:
-    `[..., D]`.
   """
   return _gelu_forward(x, bias)[0]
 
@@ -223,14 +203,9 @@ gelu.defvjp(_gelu_forward, _gelu_backward)
 
 
 def dropout(x: Array, rate: float, key: Array | None) -> Array:
-  """Zeroes entries of `x` with probability `rate` and scales the rest by 1/(1-rate).
+  """Zeroes entries of `x` with probability `rate` and scales the rest by 1/(1-rate); not without a key.
 
   Sixteen random bits decide each entry, so the rate is exact to 1e-5.
-
-  Args:
-    x: any shape.
-    rate: a Python float in [0, 1).
-    key: a PRNG key, or None to switch dropout off.
   """
   if key is None or rate == 0:
     return x
