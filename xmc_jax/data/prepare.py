@@ -138,7 +138,7 @@ def _tokenizer_entry(encoder: Encoder, name: str) -> dict:
   return {"name": name, "sha256": digest, "max_length": encoder.max_length, "dtype": encoder.dtype.name}
 
 
-class _TextFiles(contextlib.AbstractContextManager):
+class _TextFiles(contextlib.AbstractContextManager["_TextFiles"]):
   """Writes the texts of one kind, and their tokens if there is an encoder, and counts them.
 
   A thread tokenizes and writes while the next texts are read. On exit, all texts are written and counted.

@@ -19,7 +19,7 @@ _CHUNK_ROWS = 8192
 
 
 class TokenTable(Ragged):
-  """Holds the token ids of many texts without padding; `lengths` are int32."""
+  """Holds the token ids of many texts without padding, in memory or memory-mapped."""
 
   def __init__(self, ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray):
     super().__init__(ids, starts, lengths.astype(np.int32, copy=False))

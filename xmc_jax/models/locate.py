@@ -68,11 +68,8 @@ def _package_folder(name):
     spec = importlib.util.find_spec(module)
   except (ImportError, ValueError):
     return None
-  for location in (spec and spec.submodule_search_locations) or ():
-    folder = Path(location) / "model"
-    if has_weights(folder):
-      return folder
-  return None
+  folders = (Path(location) / "model" for location in (spec and spec.submodule_search_locations) or ())
+  return next(filter(has_weights, folders), None)
 
 
 def has_weights(folder: Path) -> bool:

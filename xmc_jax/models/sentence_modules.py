@@ -93,23 +93,16 @@ def _of_settings(file):
 
 def _with_pooling(modules, pooling):
   """Adds the mode of a Pooling module; returns also why it cannot be followed, or ''."""
-  modes = _modes(pooling)
+  modes = pooling.get("pooling_mode")
+  if modes is None:  # older files have a switch for each
+    switches = {name: on for name, on in pooling.items() if "pooling_mode_" in name} or {"mean": True}
+    modes = [name.removeprefix("pooling_mode_") for name, on in switches.items() if on]
+  modes = list(map(str, modes if isinstance(modes, list) else [modes]))
   mode = _POOLINGS.get(modes[0]) if len(modes) == 1 else None
   reason = "" if mode else " + ".join(modes) or "without a mode"
   if modules.prompt and pooling.get("include_prompt") is False:
     reason = reason or "without the prompt"
   return modules._replace(pooling=mode), reason
-
-
-def _modes(pooling):
-  """Lists the modes of a Pooling module, as its file names them."""
-  named = pooling.get("pooling_mode")
-  if named is not None:
-    return [str(name) for name in (named if isinstance(named, list) else [named])]
-  switches = {
-    name.removeprefix("pooling_mode_"): on for name, on in pooling.items() if "pooling_mode_" in name
-  }
-  return [name for name, on in switches.items() if on] if switches else ["mean"]
 
 
 def _with_dense(modules, path, file):

@@ -33,13 +33,7 @@ _STORAGE_TYPES = {
 
 
 def read_torch_file(path: Path) -> dict[str, np.ndarray]:
-  """Reads a state dict.
-
-  Args:
-    path: a file that `torch.save` wrote, holding a dict of names to tensors.
-
-  Returns:
-    dict of name to numpy array.
+  """Reads the dict of names to tensors that `torch.save` wrote.
 
   Raises:
     DataError: the file has another format, is damaged, or its pickle asks for anything but tensors.

@@ -94,7 +94,7 @@ def _open_utf8(path: Path, encoding: str) -> tuple[Callable[[int], bytes], Binar
   return lambda size: text.readline(size).encode("utf-8", "surrogatepass"), text
 
 
-class Lines(contextlib.AbstractContextManager):
+class Lines(contextlib.AbstractContextManager["Lines"]):
   """Reads a text file some lines at a time; `taken` counts those that have been read so far."""
 
   def __init__(self, path: Path, notices: list[str], options: Options = DEFAULTS):
@@ -201,11 +201,8 @@ def anywhere(*names: str) -> tuple[str, ...]:
 
 def find(folder: Path, *names: str) -> Path | None:
   """Returns the first of these names that the folder contains, plain or packed; None if none."""
-  for name in names:
-    for path in (folder / f"{name}{end}" for end in ("", *PACKED)):
-      if path.is_file():
-        return path
-  return None
+  paths = (folder / f"{name}{end}" for name in names for end in ("", *PACKED))
+  return next(filter(Path.is_file, paths), None)
 
 
 def need(folder: Path, *names: str, beside: Path) -> Path:

@@ -133,7 +133,12 @@ class _Tables:
       self._format = survey.format(self._vocabulary)
     for split, scan in self._scans.items():
       self._ids[split] = [array("q", self._number(*row, scan)) for row in scan.rows()]
-    self._refuse_no_labels()
+    if not self._vocabulary.texts and not self._label_file:
+      first = self._train.files[0]
+      column = excerpt(self._scans[self._train].columns.labels[0])
+      have = columns.shown(table_files.column_names(first, [], self._options))
+      change = f"set another with --config.data.label_column=NAME {have}"
+      raise DataError(f"{first}: expected at least one label in column {column}, found none; {change}")
     self._say_what_was_read(survey)
     for split, scan in self._scans.items():
       if self._options.merge_texts and scan.is_later.any():
@@ -196,14 +201,6 @@ class _Tables:
     if self._has_classes and (names := scan.class_names.get(place.path)):
       labels = class_names.named(labels, names, place, row)
     return self._vocabulary.add(labels, place, row)
-
-  def _refuse_no_labels(self) -> None:
-    if not self._vocabulary.texts and not self._label_file:
-      first = self._train.files[0]
-      column = excerpt(self._scans[self._train].columns.labels[0])
-      have = columns.shown(table_files.column_names(first, [], self._options))
-      change = f"set another with --config.data.label_column=NAME {have}"
-      raise DataError(f"{first}: expected at least one label in column {column}, found none; {change}")
 
   def _merge(self, split: SplitFiles, scan: _Scan) -> None:
     """Adds the labels of rows that repeat a text to the first row of the text; notes how many do."""
