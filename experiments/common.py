@@ -11,52 +11,17 @@ from xmc_jax.errors import ConfigError
 # Propensity constants (A, B) by family of data sets (Jain et al., 2016).
 AMAZON, WIKIPEDIA, OTHER = (0.6, 2.6), (0.5, 0.4), (0.55, 1.5)
 
-# The public benchmark sets: text, longest text in tokens, propensity constants.
-DATASETS = {
-  "debian": {"path": "", "text": "title", "max_length": 32, "propensity": OTHER},
-  "eurlex_4k": {"path": "data/EURLex-4K", "text": "title+content", "max_length": 128, "propensity": OTHER},
-  "lf_amazontitles_131k": {
-    "path": "data/LF-AmazonTitles-131K",
-    "text": "title",
-    "max_length": 32,
-    "propensity": AMAZON,
-  },
-  "lf_amazon_131k": {
-    "path": "data/LF-Amazon-131K",
-    "text": "title+content",
-    "max_length": 128,
-    "propensity": AMAZON,
-  },
-  "lf_wikiseealso_320k": {
-    "path": "data/LF-WikiSeeAlso-320K",
-    "text": "title+content",
-    "max_length": 128,
-    "propensity": OTHER,
-  },
-  "lf_wikipedia_500k": {
-    "path": "data/LF-Wikipedia-500K",
-    "text": "title+content",
-    "max_length": 128,
-    "propensity": WIKIPEDIA,
-  },
-  "lf_wikititles_500k": {
-    "path": "data/LF-WikiTitles-500K",
-    "text": "title",
-    "max_length": 32,
-    "propensity": WIKIPEDIA,
-  },
-  "lf_wikiseealsotitles_320k": {
-    "path": "data/LF-WikiSeeAlsoTitles-320K",
-    "text": "title",
-    "max_length": 32,
-    "propensity": OTHER,
-  },
-  "lf_amazontitles_1.3m": {
-    "path": "data/LF-AmazonTitles-1.3M",
-    "text": "title",
-    "max_length": 32,
-    "propensity": AMAZON,
-  },
+# The public benchmark sets: folder, text, longest text in tokens, propensity constants.
+_DATASETS = {
+  "debian": ("", "title", 32, OTHER),
+  "eurlex_4k": ("data/EURLex-4K", "title+content", 128, OTHER),
+  "lf_amazontitles_131k": ("data/LF-AmazonTitles-131K", "title", 32, AMAZON),
+  "lf_amazon_131k": ("data/LF-Amazon-131K", "title+content", 128, AMAZON),
+  "lf_wikiseealso_320k": ("data/LF-WikiSeeAlso-320K", "title+content", 128, OTHER),
+  "lf_wikipedia_500k": ("data/LF-Wikipedia-500K", "title+content", 128, WIKIPEDIA),
+  "lf_wikititles_500k": ("data/LF-WikiTitles-500K", "title", 32, WIKIPEDIA),
+  "lf_wikiseealsotitles_320k": ("data/LF-WikiSeeAlsoTitles-320K", "title", 32, OTHER),
+  "lf_amazontitles_1.3m": ("data/LF-AmazonTitles-1.3M", "title", 32, AMAZON),
 }
 
 # A bag of MiniLM's token embeddings, which trains in minutes on a CPU: the bundled set's usual encoder.
@@ -79,8 +44,8 @@ DROPOUT = {"encoder.dropout": 0.1, "encoder.attention_dropout": 0.1}
 # LF-Amazon-131K and LF-WikiSeeAlso sets as in UniDEC's Table 7, of LF-WikiSeeAlsoTitles as in RAMEN's Table
 # 9, of LF-WikiTitles as in PRIME's Table 7, which rounds. Tokens are guessed from UniDEC's words per point;
 # of the bundled set all is counted.
-_SIZES = ("num_points", "num_labels", "labels_per_point", "tokens_per_point", "tokens_per_label")
-SIZES = {
+_SIZE_KEYS = ("num_points", "num_labels", "labels_per_point", "tokens_per_point", "tokens_per_label")
+_SIZES = {
   "debian": (9_914, 11_438, 3.4, 19, 18),
   "eurlex_4k": (15_449, 3_801, 5.3, 128, 8),
   "lf_amazontitles_131k": (294_805, 131_073, 2.29, 12, 12),
@@ -94,15 +59,13 @@ SIZES = {
 
 
 def _use_dataset(config: ml_collections.ConfigDict, name: str) -> None:
-  """Fills in `config.data`, propensities and what a plan supposes for one of DATASETS.
+  """Fills in `config.data`, propensities and what a plan supposes for one of the sets.
 
   A benchmark set is ranked as its papers rank it.
   """
-  found = DATASETS[name]
-  config.data.path, config.data.text = found["path"], found["text"]
-  config.data.max_length = found["max_length"]
-  config.eval.propensity_a, config.eval.propensity_b = found["propensity"]
-  config.plan.update(dict(zip(_SIZES, SIZES[name])))
+  config.data.path, config.data.text, config.data.max_length, propensity = _DATASETS[name]
+  config.eval.propensity_a, config.eval.propensity_b = propensity
+  config.plan.update(dict(zip(_SIZE_KEYS, _SIZES[name])))
   config.data.filter_equal_texts = name.startswith("lf_")  # where a filter file is missing
   if name != "debian":
     config.eval.scores = "fused"
