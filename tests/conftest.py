@@ -55,6 +55,22 @@ def _private_cache(tmp_path_factory, monkeypatch):
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+  """Returns the folder of a tiny data set, which tests copy before they change it."""
+  import tiny_runs
+
+  return tiny_runs.write_data(tmp_path_factory.mktemp("plain") / "data")
+
+
+@pytest.fixture(scope="session")
+def graph_data(tmp_path_factory):
+  """Returns the same with two graphs."""
+  import tiny_runs
+
+  return tiny_runs.write_graphs(tiny_runs.write_data(tmp_path_factory.mktemp("graphs") / "data"))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _compiled_once():
   """Keeps compiled programs for both workers and for later runs; compiling takes more than half of the time.

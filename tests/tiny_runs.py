@@ -2,15 +2,20 @@
 
 import json
 import pathlib
+from types import MappingProxyType
 
+import jax
 import numpy as np
 
-from xmc_jax import data, methods, models
+from xmc_jax import data, methods, models, refresh
+from xmc_jax.distributed import sharding
 from xmc_jax.models import hf_names
+from xmc_jax.ops import lazy_adam
 from xmc_jax.runs import create
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
-from xmc_jax.training import optimizer
+from xmc_jax.runs.trained import Trained
+from xmc_jax.training import loop, optimizer
 from xmc_jax.training.step import TrainStep
 from xmc_jax.types import Batch
 
@@ -19,7 +24,26 @@ _WORDS = [first + second for first in ("ba", "ke", "lo", "mi", "nu", "po", "ra",
           ("rn", "lt", "ma", "ve", "xo", "dy", "ck", "th", "ge", "ss")]  # fmt: skip
 
 
-# UniDEC on the folder of `write_data`: clusters and shortlists before every epoch, no noise.
+# Methods on the folder of `write_data`, without noise. Batches are clusters from the second epoch on.
+NGAME = {
+  "method.name": "ngame",
+  "method.loss": "margin",
+  "method.labels": "in_batch",
+  "method.clusters_first_epoch": 1.0,
+  "encoder.embedding_dropout": 0.0,
+}
+DEXA = {**NGAME, "method.name": "dexa", "method.num_label_clusters": 8, "train.table_learning_rate": 0.02}
+# Needs `init_from`, and no `data.path`: it has the data of that run.
+CLASSIFIER = {
+  **NGAME,
+  "method.name": "classifier",
+  "method.labels": "in_batch_table",
+  "method.num_positives": 0,
+  "method.query_dropout": 0.0,
+  "train.table_learning_rate": 0.02,
+}
+
+# Clusters and shortlists before every epoch.
 UNIDEC = {
   "method.name": "unidec",
   "method.labels": "in_batch",
@@ -183,6 +207,42 @@ def config_file(path: pathlib.Path, data_folder: pathlib.Path, **overrides) -> p
   tests = str(pathlib.Path(__file__).parent)
   path.write_text(_CONFIG_FILE.format(tests=tests, data=str(data_folder), overrides=overrides))
   return path
+
+
+def open_initial(path: pathlib.Path, workdir: pathlib.Path, **overrides):
+  """Creates an untrained run; returns `(run, params, extra_state)`."""
+  run = open_run(path, workdir, **overrides)
+  return run, *run.initial_parameters()
+
+
+def renewed(run: runs.Run, params, extra_state, *names: str, step: int = 0):
+  """Runs all refreshes of a method, or those named; returns what batches get of them, and `extra_state`."""
+  refreshed: dict = {}
+  for name in names or run.method.refreshes:
+    snapshot = Trained(run, params, extra_state, step).snapshot()
+    refreshed, extra_state = refresh.renew(name, run.method.refreshes[name], snapshot, refreshed, extra_state)
+  return refreshed, extra_state
+
+
+def placed_batch(run: runs.Run, step: int, refreshed=MappingProxyType({})) -> Batch:
+  """Returns a batch on the devices, with all labels if it is compared with these."""
+  batch = sharding.put_batch(run.batches.build(step, refreshed), run.mesh)
+  return batch._replace(**loop.static_labels(run.batches, run.mesh))
+
+
+def with_rows(run: runs.Run, params, extra_state, batch: Batch):
+  """Returns the parameters as a step hands them to the loss: of sparse tables, the batch's rows."""
+  rows = {
+    name: lazy_adam.take(params[name], of(batch, extra_state))
+    for name, of in run.method.sparse_params.items()
+  }
+  return {**params, **rows}
+
+
+def loss(run: runs.Run, params, extra_state, batch: Batch, key: int = 0):
+  """Returns what the method's loss returns when it is called as in a step."""
+  rows = with_rows(run, params, extra_state, batch)
+  return run.method.loss(rows, extra_state, batch, jax.random.key(key))
 
 
 def train_step(run: runs.Run, total_steps: int = 10, **changes) -> TrainStep:

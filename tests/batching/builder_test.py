@@ -3,12 +3,14 @@
 import concurrent.futures
 import math
 import threading
+from types import MappingProxyType
 
 import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
+from made_builders import assert_texts, builder_of, truth_of_counts
 
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.epochs import num_clusters
@@ -46,8 +48,14 @@ def _columns(builder, batch):
   return builder.label_columns if not len(batch.columns) else batch.columns
 
 
-def _groups(builder, batch):
-  return batch.labels or builder.label_groups
+def _epochs(builder, number=1, refreshed=MappingProxyType({})):
+  """Yields the batches of the first epochs."""
+  return (builder.build(step, refreshed) for step in range(number * builder.steps_per_epoch))
+
+
+def _real_rows(batch):
+  """Yields `(row, positives, weights)` of the rows that are no padding."""
+  return (each for each in zip(batch.rows, batch.positives, batch.weights) if each[0] >= 0)
 
 
 def _assert_same(a, b):
@@ -56,9 +64,18 @@ def _assert_same(a, b):
     np.testing.assert_array_equal(left, right)
 
 
+def _pool(batch):
+  return set(batch.columns[batch.columns >= 0].tolist())
+
+
 def _to_labels(columns, ids):
   """Column numbers back to label ids, as a set; -1 left out."""
   return {int(columns[column]) for column in ids if column >= 0}
+
+
+def _sampled(batch):
+  """The labels of a pool that were sampled as positives."""
+  return _to_labels(batch.columns, batch.positives[batch.weights > 0])
 
 
 SPECS = [
@@ -129,8 +146,7 @@ FROZEN = BatchSpec(labels="in_batch_table", num_positives=0, frozen=True)
 def test_a_frozen_batch_has_vectors_and_no_texts():
   builder = _builder(FROZEN)
   builder.vectors = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
-  for step in range(builder.steps_per_epoch):
-    batch = builder.build(step)
+  for batch in _epochs(builder):
     assert batch.queries == batch.labels == ()
     for row, vector, positives in zip(batch.rows, batch.vectors, batch.positives):
       np.testing.assert_array_equal(vector, builder.vectors[row] if row >= 0 else np.zeros(3))
@@ -141,16 +157,13 @@ def test_a_frozen_batch_has_vectors_and_no_texts():
 
 
 def test_a_frozen_pool_grows_where_a_batch_needs_it():
-  counts = [1] * 992 + [200] * 8
-  rows = np.repeat(np.arange(1000), counts)
+  rows = np.repeat(np.arange(1000), [1] * 992 + [200] * 8)
   truth = sp.csr_matrix((np.ones(len(rows), np.float32), (rows, np.arange(len(rows)))), (1000, len(rows)))
-  none = sp.csr_matrix(truth.shape, dtype=bool)
-  tables = tiny_runs.token_table([3] * 1000), tiny_runs.token_table([3] * len(rows))
-  builder = BatchBuilder(*tables, truth, none, FROZEN, batch_size=8, max_length=8, seed=0)
+  builder = builder_of(truth, FROZEN)
   builder.vectors = np.zeros((1000, 2), np.float32)
   usual = len(builder.build(3).columns)
   clusters = (np.arange(1000) >= 992).astype(np.int32)  # the long rows together
-  found = [builder.build(step, {"clusters": clusters}) for step in range(125)]
+  found = list(_epochs(builder, refreshed={"clusters": clusters}))
   sizes = {len(batch.columns) for batch in found}
   assert min(sizes) == usual and max(sizes) > 1600 // 2 and all(size % usual == 0 for size in sizes)
   assert sum(np.sum(batch.columns >= 0) for batch in found) == len(rows)
@@ -168,32 +181,20 @@ def test_padding_rows_carry_nothing(spec):
   assert np.all(lengths[padding] == 0)
 
 
+@pytest.mark.parametrize("data_axis", [1, 4])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_rows_stand_beside_their_own_tokens(spec):
-  builder = _builder(spec)
-  table = builder._queries
-  for step in range(builder.steps_per_epoch):
-    batch = builder.build(step)
-    at = 0
-    for group in batch.queries:
-      for ids, length in zip(group.ids, group.lengths):
-        row = batch.rows[at]
-        own = table.gather(np.array([row]), 32)
-        assert length == min(own.lengths[0], 32) and np.array_equal(ids[:length], own.ids[0, :length])
-        assert not ids[length:].any()
-        at += 1
-    assert at == B
+def test_rows_stand_beside_their_own_tokens_as_the_devices_hold_them(spec, data_axis):
+  builder = _builder(spec, data_axis=data_axis)
+  for batch in _epochs(builder):
+    assert_texts(batch.queries, builder._queries, batch.rows, data_axis)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_sampled_positives_are_true_and_their_weights_add_up_to_one(spec):
   builder = _builder(spec)
-  for step in range(2 * builder.steps_per_epoch):
-    batch = builder.build(step)
+  for batch in _epochs(builder, 2):
     columns = _columns(builder, batch)
-    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
-      if row < 0:
-        continue
+    for row, positives, weights in _real_rows(batch):
       true = set(builder._truth[row].indices.tolist())
       sampled = _to_labels(columns, positives[weights > 0])
       assert sampled <= true and np.all(positives[weights > 0] >= 0)
@@ -206,18 +207,15 @@ def test_sampled_positives_are_true_and_their_weights_add_up_to_one(spec):
 def test_every_positive_is_sampled_some_day():
   builder = _builder(IN_BATCH)
   sampled = set()
-  for step in range(40 * builder.steps_per_epoch):
-    batch = builder.build(step)
-    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+  for batch in _epochs(builder, 40):
+    for row, positives, weights in _real_rows(batch):
       sampled |= {(int(row), label) for label in _to_labels(batch.columns, positives[weights > 0])}
   assert sampled == set(zip(*(part.tolist() for part in builder._truth.nonzero())))
 
 
 def test_positives_are_sampled_by_weight():
   truth = sp.csr_matrix(([1.0, 1.0], ([0, 0], [2, 8])), shape=(1, L))
-  tables = tiny_runs.token_table([5]), tiny_runs.token_table([3] * L)
-  options = {"batch_size": 1, "max_length": 32, "seed": 5, "label_weights": np.arange(L) + 1.0}
-  builder = BatchBuilder(*tables, truth, sp.csr_matrix((1, L), dtype=bool), IN_BATCH, **options)
+  builder = builder_of(truth, IN_BATCH, batch_size=1, label_weights=np.arange(L) + 1.0)
   pools = [builder.build(step).columns.max() for step in range(2000)]
   assert set(pools) == {2, 8}
   assert abs(pools.count(8) - 1500) < 5 * 2000**0.5 * (3 / 16) ** 0.5  # sampling_weights of 9 to 3
@@ -227,12 +225,9 @@ def test_positives_are_sampled_by_weight():
 def test_relevances_are_weights_on_average(spec):
   """One positive is sampled in proportion to them; where all count, they are the weights."""
   truth = sp.csr_matrix(([0.5, 1.5], ([0, 0], [2, 8])), shape=(1, L))
-  tables = tiny_runs.token_table([5]), tiny_runs.token_table([3] * L)
-  options = {"batch_size": 1, "max_length": 32, "seed": 5, "by_relevance": True}
-  builder = BatchBuilder(*tables, truth, sp.csr_matrix((1, L), dtype=bool), spec, **options)
+  builder = builder_of(truth, spec, batch_size=1, by_relevance=True)
   total = np.zeros(L)
-  for step in range(2000):
-    batch = builder.build(step)
+  for batch in _epochs(builder, 2000):
     some = batch.weights > 0
     np.add.at(total, batch.columns[batch.positives[some]], batch.weights[some])
   np.testing.assert_allclose(total[[2, 8]] / 2000, [0.25, 0.75], atol=5 * (3 / 16 / 2000) ** 0.5)
@@ -244,21 +239,11 @@ def test_relevances_are_weights_on_average(spec):
 @pytest.mark.parametrize("positives", [1, 3, 0])
 def test_a_pool_holds_the_sampled_positives_and_the_random_negatives(positives, negatives):
   builder = _builder(BatchSpec("in_batch", positives, negatives))
-  for step in range(builder.steps_per_epoch):
-    batch = builder.build(step)
-    pool = batch.columns[batch.columns >= 0].tolist()
-    sampled = set()
-    for ids, weights in zip(batch.positives, batch.weights):
-      sampled |= _to_labels(batch.columns, ids[weights > 0])
-    assert len(pool) == len(set(pool)) and sampled <= set(pool)
+  for batch in _epochs(builder):
+    pool, sampled = _pool(batch), _sampled(batch)
+    assert len(pool) == np.sum(batch.columns >= 0) and sampled <= pool
     assert len(pool) - len(sampled) == min(negatives, L - len(sampled))
-    lengths = np.concatenate([group.lengths for group in batch.labels])
-    assert np.all((lengths > 0) == (batch.columns >= 0))
-    at = 0
-    for group in batch.labels:
-      own = builder._labels.gather(batch.columns[at : at + len(group.ids)], group.ids.shape[1])
-      np.testing.assert_array_equal(group.ids, own.ids)
-      at += len(group.ids)
+    assert_texts(batch.labels, builder._labels, batch.columns)
 
 
 def test_random_negatives_come_from_everywhere():
@@ -273,8 +258,7 @@ def test_random_negatives_come_from_everywhere():
 def test_excluded_pairs_are_mapped(spec):
   builder = _builder(spec)
   found = 0
-  for step in range(builder.steps_per_epoch):
-    batch = builder.build(step)
+  for batch in _epochs(builder):
     columns = _columns(builder, batch)
     for row, excluded in zip(batch.rows, batch.excluded):
       if row >= 0:
@@ -287,11 +271,10 @@ def test_excluded_pairs_are_mapped(spec):
 def test_a_pair_that_is_true_and_excluded_is_no_positive():
   truth = sp.csr_matrix(np.array([[1, 1, 0], [0, 1, 0], [0, 0, 1]], np.float32))
   excluded = sp.csr_matrix(np.array([[1, 0, 0], [0, 1, 0], [1, 0, 0]], bool))
-  table = tiny_runs.token_table([3, 3, 3])
-  builder = BatchBuilder(table, table, truth, excluded, ALL, batch_size=2, max_length=8, seed=0)
+  builder = builder_of(truth, ALL, excluded=excluded, batch_size=2)
   assert builder.rows.tolist() == [0, 2]  # row 1 has nothing else
   batch = builder.build(0)
-  for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
+  for row, positives, weights in _real_rows(batch):
     assert _to_labels(builder.label_columns, positives) == ({1} if row == 0 else {2})
     assert weights.sum() == 1
   left = unfiltered(truth, excluded).toarray().tolist()
@@ -301,20 +284,9 @@ def test_a_pair_that_is_true_and_excluded_is_no_positive():
 @pytest.mark.parametrize("axes", [(1, 1), (2, 1), (1, 4), (2, 4)])
 def test_all_labels_stand_once_each_beside_their_texts(axes):
   builder = _builder(ALL, data_axis=axes[0], label_axis=axes[1])
-  columns, num_shards = builder.label_columns, axes[0] * axes[1]
+  columns = builder.label_columns
   assert sorted(columns[columns >= 0]) == list(range(L))
-  # The columns of each device are the rows that it holds of every group.
-  own = columns.reshape(num_shards, -1)
-  at = 0
-  for group in builder.label_groups:
-    width, count = group.ids.shape[1], len(group.lengths) // num_shards
-    labels = own[:, at : at + count].ravel()
-    expected = builder._labels.gather(labels, width)
-    np.testing.assert_array_equal(group.ids, expected.ids)
-    np.testing.assert_array_equal(group.lengths, expected.lengths)
-    assert np.all(builder._labels.lengths[labels[labels >= 0]] <= width)  # none is cut
-    at += count
-  assert at == own.shape[1]
+  assert_texts(builder.label_groups, builder._labels, columns, axes[0] * axes[1])
 
 
 def test_labels_are_laid_out_with_less_padding_than_in_multiples_of_8():
@@ -327,21 +299,8 @@ def test_a_table_has_a_column_for_each_label_and_no_texts():
   builder = _builder(BatchSpec("table"), label_axis=4)
   assert builder.label_columns.tolist() == [*range(L), *[-1] * (-L % 4)] and builder.label_groups == ()
   batch = builder.build(0)
-  for row, positives in zip(batch.rows, batch.positives):
-    assert row < 0 or set(positives[positives >= 0].tolist()) == set(builder._truth[row].indices.tolist())
-
-
-def test_query_rows_stand_as_the_devices_hold_them():
-  builder = _builder(data_axis=4)
-  batch = builder.build(0)
-  own = batch.rows.reshape(4, -1)
-  at = 0
-  for group in batch.queries:
-    count = len(group.lengths) // 4
-    expected = builder._queries.gather(own[:, at : at + count].ravel(), group.ids.shape[1])
-    np.testing.assert_array_equal(group.ids, expected.ids)
-    at += count
-  assert at == own.shape[1]
+  for row, positives, _ in _real_rows(batch):
+    assert _to_labels(builder.label_columns, positives) == set(builder._truth[row].indices.tolist())
 
 
 def _shortlist(builder, width, seed=0):
@@ -359,18 +318,13 @@ def test_hard_negatives_come_from_the_rows_own_shortlists(num_random):
   builder = _builder(BatchSpec("in_batch", 1, num_random, num_hard_negatives=3))
   listed = _shortlist(builder, 6)
   seen = set()
-  for step in range(20 * builder.steps_per_epoch):
-    batch = builder.build(step, {"shortlist": listed})
-    pool = set(batch.columns[batch.columns >= 0].tolist())
-    sampled = set()
-    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
-      sampled |= _to_labels(batch.columns, positives[weights > 0])
-      if row >= 0:
-        own = set(listed[row].tolist()) - {-1}
-        assert len(own & pool) >= min(3, len(own))
-        seen |= {(row, label) for label in own & pool}
-    rows = batch.rows[batch.rows >= 0]
-    assert len(pool - sampled - set(listed[rows].ravel().tolist())) <= num_random
+  for batch in _epochs(builder, 20, {"shortlist": listed}):
+    pool, rows = _pool(batch), batch.rows[batch.rows >= 0]
+    for row in rows:
+      own = set(listed[row].tolist()) - {-1}
+      assert len(own & pool) >= min(3, len(own))
+      seen |= {(row, label) for label in own & pool}
+    assert len(pool - _sampled(batch) - set(listed[rows].ravel().tolist())) <= num_random
   assert len(seen) == np.sum(listed[builder.rows] >= 0)  # all of them get their turn
 
 
@@ -394,26 +348,11 @@ def test_a_batch_larger_than_the_data_and_a_single_label(spec):
 
 
 def test_a_batch_that_fits_no_slot_is_laid_out_widest():
-  lengths = np.array([4] * 900 + [32] * 100)
-  truth = sp.csr_matrix(np.ones((1000, 1), np.float32))
-  none = sp.csr_matrix((1000, 1), dtype=bool)
-  builder = BatchBuilder(
-    tiny_runs.token_table(lengths),
-    tiny_runs.token_table([3]),
-    truth,
-    none,
-    ALL,
-    batch_size=32,
-    max_length=32,
-    seed=0,
-  )
+  truth, lengths = sp.csr_matrix(np.ones((1000, 1), np.float32)), np.array([4] * 900 + [32] * 100)
+  builder = builder_of(truth, ALL, lengths, batch_size=32, max_length=32)
   assert len(builder.build(0).queries) > 1
-  clusters = (np.arange(1000) >= 900).astype(np.int32)
-  batch = next(  # 32 long texts at once
-    batch
-    for batch in (builder.build(step, {"clusters": clusters}) for step in range(builder.steps_per_epoch))
-    if batch.rows.min() >= 900
-  )
+  batches = _epochs(builder, refreshed={"clusters": (np.arange(1000) >= 900).astype(np.int32)})
+  batch = next(batch for batch in batches if batch.rows.min() >= 900)  # 32 long texts at once
   assert [group.ids.shape for group in batch.queries] == [(32, 32)]
 
 
@@ -423,10 +362,6 @@ def test_groups_divide_by_the_data_axis():
 
 
 # --- pools of fixed size, and clusters as batches (UniDEC) ---
-
-
-def _pool(batch):
-  return set(batch.columns[batch.columns >= 0].tolist())
 
 
 def _true(builder, batch):
@@ -439,14 +374,12 @@ def test_all_positives_of_the_pool_are_found_whoever_brought_them(num_hard):
   builder = _builder(BatchSpec("in_batch", 2, num_hard_negatives=num_hard), most=6)
   rng, brought_by_others = np.random.default_rng(0), 0
   listed = rng.integers(0, L, (N, 5)).astype(np.int32)  # of some rows these are positives of others
-  for step in range(builder.steps_per_epoch):
-    batch = builder.build(step, {"shortlist": listed})
+  for batch in _epochs(builder, refreshed={"shortlist": listed}):
     pool, true = _pool(batch), _true(builder, batch)
-    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
-      if row >= 0:
-        found = _to_labels(batch.columns, positives)
-        assert found == true[row] & pool and len(found) == np.sum(positives >= 0)
-        brought_by_others += len(found) - np.sum(weights > 0)
+    for row, positives, weights in _real_rows(batch):
+      found = _to_labels(batch.columns, positives)
+      assert found == true[row] & pool and len(found) == np.sum(positives >= 0)
+      brought_by_others += len(found) - np.sum(weights > 0)
   assert brought_by_others > 0
 
 
@@ -458,9 +391,7 @@ def test_a_full_pool_drops_hard_negatives_first_and_counts(size):
   kinds = set()
   for step in range(3 * builder.steps_per_epoch):
     batch, whole = builder.build(step, {"shortlist": listed}), free.build(step, {"shortlist": listed})
-    sampled = set().union(
-      *(_to_labels(whole.columns, ids[weights > 0]) for ids, weights in zip(whole.positives, whole.weights))
-    )
+    sampled = _sampled(whole)
     hard, pool = _pool(whole) - sampled, _pool(batch)
     assert pool <= sampled | hard and len(pool) == min(size, len(sampled | hard))
     negatives, positives = batch.dropped.tolist()
@@ -534,15 +465,9 @@ def test_number_of_clusters(num_points, size, expected):
 
 
 def test_a_row_with_more_positives_than_usual_widens_its_batch_alone():
-  counts = [300] + [2] * 63
-  rows = np.repeat(np.arange(64), counts)
-  rng = np.random.default_rng(0)
-  labels = np.concatenate([rng.permutation(400)[:count] for count in counts])
-  truth = sp.csr_matrix((np.ones(len(rows), np.float32), (rows, labels)), (64, 400))
-  none, tables = sp.csr_matrix(truth.shape, dtype=bool), (tiny_runs.token_table([3] * n) for n in (64, 400))
-  builder = BatchBuilder(*tables, truth, none, BatchSpec(num_positives=0), batch_size=8, max_length=8, seed=0)
+  builder = builder_of(truth_of_counts([300] + [2] * 63, 400), BatchSpec(num_positives=0))
   clusters = (np.arange(64) // 8).astype(np.int32)
-  widths = [builder.build(step, {"clusters": clusters}).positives.shape[1] for step in range(8)]
+  widths = [batch.positives.shape[1] for batch in _epochs(builder, refreshed={"clusters": clusters})]
   assert sorted(widths) == [8] * 7 + [300]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
+from made_builders import assert_texts
 
 from xmc_jax.batching import graph_anchors as links_module
 from xmc_jax.batching.builder import BatchBuilder
@@ -21,10 +22,10 @@ def _graph(seed=0, density=0.25):
   return edges
 
 
-def _sampler(edges, num_rows=8, **options):
+def _sampler(edges, num_rows=8, weights=None, **options):
   anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
   frequency = np.full(edges.shape[0], num_rows / edges.shape[0])
-  side = GraphEdges(anchors, edges)
+  side = GraphEdges(anchors, edges, None if weights is None else np.array(weights, np.float32))
   return anchors, AnchorSampler(side, num_rows=num_rows, frequency=frequency, max_length=32, **options)
 
 
@@ -56,44 +57,27 @@ def test_one_kept_anchor_a_row_and_every_link_marked(rows, density, pruned, seed
     assert all(left[row, anchor] for anchor in chosen)
     sampled |= chosen
   assert sampled == set(pool.tolist())
-  at = 0
-  for group in links.anchors:
-    own = anchors.gather(links.columns[at : at + len(group.ids)], group.ids.shape[1])
-    np.testing.assert_array_equal(group.ids, own.ids)
-    at += len(group.ids)
-  assert at == len(links.columns)
+  assert_texts(links.anchors, anchors, links.columns)
 
 
-def test_every_kept_edge_is_sampled_some_day_and_alike():
-  edges = sp.csr_matrix(np.array([[1, 1, 1, 0], [0, 0, 1, 1]], bool))
+@pytest.mark.parametrize(
+  "weights, expected",
+  [(None, [[0.5, 0, 0.5, 0], [0, 0, 0.5, 0.5]]), ([1, 2, 3, 4, 1], [[0.25, 0, 0.75, 0], [0, 0, 0.8, 0.2]])],
+)
+def test_kept_edges_are_sampled_alike_or_in_proportion_to_weights(weights, expected):
+  """That is, by weights 1, 3 of 1, 2, 3 in the first row, and 4, 1 in the second."""
+  edges, expected = np.zeros((2, A), bool), np.array(expected)
+  edges[[0, 0, 0, 1, 1], [0, 1, 2, 2, 3]] = True
   kept = np.array([True, False, True, True, True])
-  _, sampler = _sampler(sp.csr_matrix((edges.data, edges.indices, edges.indptr), shape=(2, A)), 2)
-  seen = np.zeros((2, A))
-  for step in range(2000):
-    links = sampler.sample(np.array([0, 1]), np.array([0, 1]), kept, np.random.default_rng(step))
-    for row in range(2):
-      (column,) = links.positives[row][links.weights[row] > 0]
-      seen[row, links.columns[column]] += 1
-  assert seen.sum() == 4000 and np.all(seen[[0, 0, 1, 1], [0, 2, 2, 3]] > 880) and seen[0, 1] == 0
-
-
-def test_edges_are_sampled_in_proportion_to_weights():
-  """Among kept ones, that is, by weights 1, 3 of 1, 2, 3 in the first row, and 4, 1 in the second."""
-  edges = sp.csr_matrix(np.array([[1, 1, 1, 0], [0, 0, 1, 1]], bool))
-  edges = sp.csr_matrix((edges.data, edges.indices, edges.indptr), shape=(2, A))
-  kept, sampling_weights = np.array([True, False, True, True, True]), np.array([1, 2, 3, 4, 1], np.float32)
-  anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
-  sampler = AnchorSampler(
-    GraphEdges(anchors, edges, sampling_weights), num_rows=2, frequency=np.ones(2), max_length=32
-  )
+  _, sampler = _sampler(sp.csr_matrix(edges), 2, weights)
   seen = np.zeros((2, A))
   for step in range(4000):
     links = sampler.sample(np.array([0, 1]), np.array([0, 1]), kept, np.random.default_rng(step))
     for row in range(2):
       (column,) = links.positives[row][links.weights[row] > 0]
       seen[row, links.columns[column]] += 1
-  expected = np.array([[0.25, 0, 0.75, 0], [0, 0, 0.8, 0.2]])
-  assert np.all(np.abs(seen[:, :4] / 4000 - expected) <= 5 * np.sqrt(expected * (1 - expected) / 4000))
+  deviation = np.sqrt(expected * (1 - expected) / 4000)
+  assert seen.sum() == 8000 and np.all(np.abs(seen[:, :4] / 4000 - expected) <= 5 * deviation)
 
 
 def test_room_is_for_what_weights_sample():

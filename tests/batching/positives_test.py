@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
-import tiny_runs
+from made_builders import builder_of, truth_of_counts
 
-from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.positives import choose_widths, doublings, expected_in_pool, smallest_width
 from xmc_jax.types import BatchSpec
 
@@ -44,17 +42,6 @@ def test_what_is_expected_in_a_pool_is_the_mean_and_a_margin():
   np.testing.assert_allclose(expected_in_pool(counts, sampled, others), [2, 1 + 4 + 2 * 2, 100])
 
 
-def _builder(labels, num_positives, counts, num_labels=2_000, batch_size=8):
-  rng = np.random.default_rng(0)
-  rows = np.repeat(np.arange(len(counts)), counts)
-  columns = np.concatenate([rng.permutation(num_labels)[:count] for count in counts])
-  truth = sp.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), (len(counts), num_labels))
-  none = sp.csr_matrix(truth.shape, dtype=bool)
-  tables = (tiny_runs.token_table([3] * n) for n in truth.shape)
-  spec = BatchSpec(labels=labels, num_positives=num_positives)
-  return BatchBuilder(*tables, truth, none, spec, batch_size=batch_size, max_length=8, seed=0)
-
-
 def test_batches_are_as_wide_as_their_own_rows_need():
   """One row of 700 labels makes its own batch wide; with a pool of sampled labels not even that one."""
   counts = np.append(np.full(159, 3), 700)
@@ -64,7 +51,7 @@ def test_batches_are_as_wide_as_their_own_rows_need():
     ("in_batch", 0, 700),
     ("in_batch", 1, 8),
   ):
-    builder = _builder(labels, num_positives, counts)
+    builder = builder_of(truth_of_counts(counts, 2_000), BatchSpec(labels, num_positives))
     for step in range(builder.steps_per_epoch):
       batch = builder.build(step)
       assert batch.positives.shape[1] == (wide if 159 in batch.rows else 8)

@@ -2,22 +2,18 @@
 
 import json
 import os
-import pathlib
 import signal
-import socket
 import subprocess
 import sys
 
 import jax
 import numpy as np
+import processes
 import pytest
 import same_runs
-import tiny_devices
 import tiny_runs
+from kills import newest_checkpoint
 
-from xmc_jax.storage.checkpoints import StepFolder
-
-HERE = pathlib.Path(__file__).parents[1]
 # The command line; at step $STOP, if it is given, $SIGNAL comes to process $WHO, or to both.
 DRIVER = """
 import os, signal
@@ -45,40 +41,18 @@ SETTINGS = {
 }
 
 
-def _free_port() -> int:
-  with socket.socket() as probe:
-    probe.bind(("localhost", 0))
-    return probe.getsockname()[1]
-
-
 def _launch(flags, count, devices_each, **environment):
-  """Starts `count` processes of one run, waits for them, returns their outputs."""
-  port, children = _free_port(), []
-  for number in range(count):
-    env = {
-      **os.environ,
-      "JAX_PLATFORMS": "cpu",
-      "XLA_FLAGS": tiny_devices.flags(devices_each),
-      **environment,
-    }
-    if count > 1:
-      env |= {
-        "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
-        "JAX_NUM_PROCESSES": str(count),
-        "JAX_PROCESS_ID": str(number),
-      }
-    command = [sys.executable, "-c", DRIVER, *flags, *(["--distributed"] if count > 1 else [])]
-    pipe = subprocess.PIPE
-    children.append(subprocess.Popen(command, cwd=HERE.parent, env=env, stdout=pipe, stderr=pipe, text=True))
-  try:
-    return [(child.communicate(timeout=600), child.returncode) for child in children]
-  finally:
-    for child in children:
-      child.kill()
+  """Runs `count` processes of one run; returns `(out, err, exit code)` of each."""
+  command = [sys.executable, "-c", DRIVER, *flags]
+  if count == 1:
+    return processes.run_together([command], devices_each, [environment])
+  address = {"JAX_COORDINATOR_ADDRESS": f"localhost:{processes.free_port()}", "JAX_NUM_PROCESSES": str(count)}
+  own = [environment | address | {"JAX_PROCESS_ID": str(number)} for number in range(count)]
+  return processes.run_together([[*command, "--distributed"]] * count, devices_each, own)
 
 
 def _trained(workdir):
-  step = StepFolder(workdir / "checkpoints", read_only=True).latest()
+  step = newest_checkpoint(workdir)
   return step, same_runs.saved_state(workdir / "checkpoints", step)["params"]
 
 
@@ -101,12 +75,12 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
   def flags(name):
     return [f"--config={config}", f"--workdir={tmp_path / name}"]
 
-  (((out, err), code),) = _launch(flags("one"), 1, 4)
+  ((out, err, code),) = _launch(flags("one"), 1, 4)
   assert code == 0, err
   both = _launch(flags("two"), 2, 2)
-  for (_, errors), returned in both:
+  for _, errors, returned in both:
     assert returned == 0, errors
-  ((spoken, progress), _), ((silent, noise), _) = both
+  (spoken, progress, _), (silent, noise, _) = both
   if method != "dexml":
     assert spoken.partition("written to")[0] == out.partition("written to")[0]
   # One process speaks for all; the CPU's collectives library names its peers in both.
@@ -114,9 +88,9 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
   assert "epoch" in progress and "epoch" not in noise
   # Killed in the second epoch, after the checkpoint of the first; one process with as many devices goes on.
   killed = _launch(flags("moved"), 2, 2, STOP=str(per_epoch + 2))
-  assert all(returned != 0 for _, returned in killed)
-  assert _trained(tmp_path / "moved")[0] == per_epoch
-  (((_, err), code),) = _launch(flags("moved"), 1, 4)
+  assert all(returned != 0 for *_, returned in killed)
+  assert newest_checkpoint(tmp_path / "moved") == per_epoch
+  ((_, err, code),) = _launch(flags("moved"), 1, 4)
   assert code == 0, err
   assert f"going on from step {per_epoch} of {2 * per_epoch}" in err
 
@@ -133,51 +107,49 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
   # The hybrid's trees have thresholds, at which the last bits of two trainings may fall on either side: its
   # sources are compared, and what two processes rank with what one ranks by the same trees.
   assert reports[0]["by_source"] == reports[1]["by_source"]
-  (((_, err), code),) = _launch(["--mode=evaluate", f"--workdir={tmp_path / 'two'}"], 1, 4)
+  ((_, err, code),) = _launch(["--mode=evaluate", f"--workdir={tmp_path / 'two'}"], 1, 4)
   assert code == 0, err
   assert json.loads((tmp_path / "two" / "report" / "metrics.json").read_text()) == reports[1]
 
 
 @pytest.mark.slow
-def test_when_one_process_is_gone_the_other_says_so_and_stops(tmp_path, monkeypatch):
+def test_when_one_process_is_gone_the_other_says_so_and_stops(data, tmp_path, monkeypatch):
   """Within a minute, whichever it is; then both go on from the last checkpoint."""
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
-  data = tiny_runs.write_data(tmp_path / "data")
   config = tiny_runs.config_file(tmp_path / "config.py", data, **SETTINGS)
   flags = [f"--config={config}", f"--workdir={tmp_path / 'run'}"]
   for dead, step, saved in ((1, 4, 3), (0, 8, 6)):
     ended = _launch(flags, 2, 2, STOP=str(step), WHO=str(dead))
-    ((_, err), code) = ended[1 - dead]
+    _, err, code = ended[1 - dead]
     told = "\nerror: another process of this run is gone, so this one stops, too; the same commands go on"
     by_jax = "This most likely indicates that another task died"  # which aborts when the main one is gone
-    assert ended[dead][1] == -signal.SIGKILL
+    assert ended[dead][-1] == -signal.SIGKILL
     assert (code == 1 and told in err) or (dead == 0 and code == -signal.SIGABRT and by_jax in err)
     assert "Traceback" not in err and "Extension modules" not in err
-    assert _trained(tmp_path / "run")[0] == saved
+    assert newest_checkpoint(tmp_path / "run") == saved
   both = _launch(flags, 2, 2)
-  assert [code for _, code in both] == [0, 0] and "going on from step 6 of 12" in both[0][0][1]
+  assert [code for *_, code in both] == [0, 0] and "going on from step 6 of 12" in both[0][1]
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_of_two_saves_the_same_step_of_both(tmp_path, monkeypatch):
+def test_a_signal_to_one_of_two_saves_the_same_step_of_both(data, tmp_path, monkeypatch):
   """SIGUSR1, which the process passes on to itself as SIGTERM."""
   monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
-  data = tiny_runs.write_data(tmp_path / "data")
   settings = {**SETTINGS, "train.num_epochs": 1000, "checkpoint.every_epochs": 0.0}
   config = tiny_runs.config_file(tmp_path / "config.py", data, **settings)
   flags = [f"--config={config}", f"--workdir={tmp_path / 'run'}"]
   both = _launch(flags, 2, 2, STOP="8", WHO="1", SIGNAL=str(int(signal.SIGUSR1)))
-  assert [code for _, code in both] == [0, 0]
-  step = _trained(tmp_path / "run")[0]
+  assert [code for *_, code in both] == [0, 0]
+  step = newest_checkpoint(tmp_path / "run")
   assert 8 <= step < 6000
-  assert f"stopped at step {step:,} of 6,000; the same command goes on" in both[0][0][1]
+  assert f"stopped at step {step:,} of 6,000; the same command goes on" in both[0][1]
 
 
 def test_processes_that_do_not_find_each_other_are_told_what_to_set(tmp_path):
   environment = {"JAX_PLATFORMS": "cpu", "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
   child = subprocess.run(
     [sys.executable, "-m", "xmc_jax.main", "--mode=evaluate", f"--workdir={tmp_path}", "--distributed"],
-    cwd=HERE.parent,
+    cwd=processes.ROOT,
     env=environment,
     capture_output=True,
     text=True,

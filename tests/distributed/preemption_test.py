@@ -10,6 +10,7 @@ import time
 
 import pytest
 import tiny_runs
+from kills import newest_checkpoint
 from same_runs import assert_same_runs
 
 from xmc_jax import refresh
@@ -17,7 +18,6 @@ from xmc_jax.cli import commands
 from xmc_jax.distributed import preemption
 from xmc_jax.distributed.preemption import Stop, StopRequested
 from xmc_jax.runs import evaluate
-from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.training import loop, train
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -42,15 +42,6 @@ main.cli()
 """
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("stopping") / "data")
-
-
-def _newest(workdir):
-  return StepFolder(workdir / "checkpoints", read_only=True).latest()
-
-
 def _asked_in(patch, owner, name, at):
   """Asks to stop in the `at`-th call of a function."""
   stops, original, left = [], getattr(owner, name), [at]
@@ -72,9 +63,7 @@ def _asked_in(patch, owner, name, at):
 
 # Six steps an epoch: clusters are made at steps 6 and 12, points scored at 12, checkpoints not due till 18.
 CLUSTERED = {
-  "method.name": "ngame",
-  "method.loss": "margin",
-  "method.labels": "in_batch",
+  **tiny_runs.NGAME,
   "method.clusters_first_epoch": 0.5,
   "method.clusters_every_steps": 7,
   "eval.every_epochs": 2.0,
@@ -100,7 +89,7 @@ def test_a_run_asked_to_stop_again_and_again_ends_like_one_never_asked(data, tmp
       _asked_in(patch, *point)
       commands.train_and_test(config, tmp_path / "asked", owns_process=True)
     assert ended.value.code == 0
-    assert _newest(tmp_path / "asked") == newest, point
+    assert newest_checkpoint(tmp_path / "asked") == newest, point
   assert commands.train_and_test(config, tmp_path / "asked") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "asked")
 
@@ -155,7 +144,7 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on(number, code, data
   config = tiny_runs.config_file(tmp_path / "config.py", data, **LONG)
   err, returned, _ = _signalled(_start(tmp_path / "run", config, SLOW="0.5"), number)
   assert returned == code, err
-  saved = _newest(tmp_path / "run")
+  saved = newest_checkpoint(tmp_path / "run")
   assert saved >= 4
   assert f"\nstopped at step {saved:,} of 600,000; the same command goes on\n" in err
   again = _start(tmp_path / "run", config)
@@ -173,7 +162,7 @@ def test_the_second_ctrl_c_stops_at_once(data, tmp_path):
   err, returned, seconds = _signalled(process, signal.SIGINT, signal.SIGINT, every=0.3)
   assert returned == 130 and seconds < 20
   assert "Ctrl-C again stops at once" in err and "\ninterrupted at once; " in err
-  assert _newest(tmp_path / "run") is None
+  assert newest_checkpoint(tmp_path / "run") is None
 
 
 @pytest.mark.slow
@@ -185,7 +174,7 @@ def test_a_step_longer_than_the_schedulers_patience_is_left(data, tmp_path):
   err, returned, seconds = _signalled(_start(tmp_path / "run", config, SLOW="40"), signal.SIGTERM)
   assert returned == 0 and seconds < 20
   assert "\nthere was no time to save; the same command goes on" in err
-  assert _newest(tmp_path / "run") == 3
+  assert newest_checkpoint(tmp_path / "run") == 3
 
 
 # --- the listener, without a training ---

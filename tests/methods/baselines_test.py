@@ -1,6 +1,5 @@
 """DPR, ANCE and one-vs-all: the loss of a batch, in NumPy from the embeddings of a run (docs/formulas.md)."""
 
-import jax
 import numpy as np
 import pytest
 import tiny_runs
@@ -8,8 +7,6 @@ from scipy.special import logsumexp
 
 from xmc_jax.distributed import sharding
 from xmc_jax.runs.trained import Trained
-
-_NO_DROPOUT = {"encoder.embedding_dropout": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -23,18 +20,12 @@ def data(tmp_path_factory):
   return folder
 
 
-def _opened(data, workdir, **settings):
-  """`(run, params, extra_state)` of an untrained run without dropout."""
-  run = tiny_runs.open_run(data, workdir, **_NO_DROPOUT, **settings)
-  return run, *run.initial_parameters()
-
-
 def _first_loss(run, params, extra_state, **refreshed):
   """`(loss, batch)` of the first batch."""
   batch = run.batches.build(0, refreshed)
   if not len(batch.columns):  # every label is one
     batch = batch._replace(columns=run.batches.label_columns)
-  value, *_ = run.method.loss(params, extra_state, sharding.put_batch(batch, run.mesh), jax.random.key(0))
+  value, *_ = tiny_runs.loss(run, params, extra_state, sharding.put_batch(batch, run.mesh))
   return float(value), batch
 
 
@@ -44,9 +35,10 @@ def test_dpr_and_ance_are_softmax_over_the_pool(data, tmp_path, name, unit):
   """One sampled positive a point; its others in the pool are in the denominator, filter pairs are not."""
   temperature = 0.05 if unit else 0.3
   settings = {"encoder.normalize": unit, "method.temperature": temperature, "method.loss": "softmax"}
-  run, params, extra_state = _opened(data, tmp_path / "run", **{"method.name": name}, **settings)
+  settings |= {"method.name": name, "encoder.embedding_dropout": 0.0}
+  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **settings)
   snapshot = Trained(run, params, extra_state).snapshot()
-  lists = {name: each.compute(snapshot) for name, each in run.method.refreshes.items()}
+  lists, _ = tiny_runs.renewed(run, params, extra_state)
   found, batch = _first_loss(run, params, extra_state, **lists)
   queries, labels = (np.asarray(vectors, np.float64) for vectors in (snapshot.queries, snapshot.labels))
   pool = np.flatnonzero(batch.columns >= 0)
@@ -72,8 +64,8 @@ def test_one_vs_all_is_binary_cross_entropy_over_all_labels(data, tmp_path):
   """All positives, every label, a sum over labels and a mean over points; at the start biases are -log L."""
   temperature = 0.5
   settings = {"method.loss": "binary", "method.labels": "table", "encoder.normalize": False}
-  settings |= {"method.name": "ova", "method.temperature": temperature}
-  run, params, extra_state = _opened(data, tmp_path / "run", **settings)
+  settings |= {"method.name": "ova", "method.temperature": temperature, "encoder.embedding_dropout": 0.0}
+  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **settings)
   found, batch = _first_loss(run, params, extra_state)
   table = np.asarray(params["table"], np.float64)[: tiny_runs.NUM_LABELS]
   np.testing.assert_allclose(table[:, -1], -temperature * np.log(tiny_runs.NUM_LABELS), rtol=1e-6)

@@ -11,6 +11,7 @@ import tiny_runs
 
 from xmc_jax import methods, refresh
 from xmc_jax.cli import commands
+from xmc_jax.data import special_ids
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.experiments import ngame_classifier, prime_classifier, ramen_classifier
@@ -22,32 +23,17 @@ from xmc_jax.runs.model import Model
 from xmc_jax.runs.trained import Trained
 from xmc_jax.types import DatasetInfo
 
-NGAME = {
-  "method.name": "ngame",
-  "method.loss": "margin",
-  "method.labels": "in_batch",
-  "method.margin_negatives": 4,
-  "method.clusters_first_epoch": 1.0,
-  "method.clusters_every_epochs": 1.0,
-  "encoder.embedding_dropout": 0.0,
-}
-DEXA = {**NGAME, "method.name": "dexa", "method.num_label_clusters": 8, "train.table_learning_rate": 0.02}
+_FEW = {"method.margin_negatives": 4, "method.clusters_every_epochs": 1.0}
+NGAME = {**tiny_runs.NGAME, **_FEW}
+DEXA = {**tiny_runs.DEXA, **_FEW}
 CLASSIFIER = {
-  **NGAME,
-  "method.name": "classifier",
-  "method.labels": "in_batch_table",
-  "method.num_positives": 0,
+  **tiny_runs.CLASSIFIER,
+  **_FEW,
   "method.margin": 0.2,
   "method.margin_positives": 2,
   "method.weight_temperature": 1.0,
-  "method.query_dropout": 0.0,
   "train.table_learning_rate": 0.01,
 }
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("ngame") / "data")
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +92,14 @@ def _unit(vectors):
 
 @pytest.mark.parametrize("num_positives", [1, 0])
 def test_ngame_is_its_formula(num_positives, data, tmp_path):
-  run = tiny_runs.open_run(data, tmp_path / "run", **NGAME, **{"method.num_positives": num_positives})
-  params, extra_state = run.initial_parameters()
+  run, params, extra_state = tiny_runs.open_initial(
+    data, tmp_path / "run", **NGAME, **{"method.num_positives": num_positives}
+  )
   queries, labels = (
     run.embedder.queries(params, extra_state, run.data.train.tokens),
     run.embedder.labels(params, extra_state),
   )
-  loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[0])
+  loss_of = jax.jit(lambda batch: tiny_runs.loss(run, params, extra_state, batch)[0])
   for number in (0, run.batches.steps_per_epoch - 1):  # the last one has padding
     batch = run.batches.build(number)
     expected = _expected(run, batch, _unit(queries), _unit(labels))
@@ -122,17 +109,13 @@ def test_ngame_is_its_formula(num_positives, data, tmp_path):
 @pytest.mark.parametrize("unit_texts", [True, False])
 def test_dexa_is_ngame_on_augmented_labels(unit_texts, data, tmp_path):
   settings = {**DEXA, "method.unit_texts": unit_texts, "method.num_head_labels": 3}
-  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  params, extra_state = run.initial_parameters()
+  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **settings)
   params["encoder"] = jax.tree.map(lambda leaf: 30 * leaf, params["encoder"])  # lengths that matter
-  snapshot = Trained(run, params, extra_state).snapshot()
-  _, extra_state = refresh.renew(
-    "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
-  )
+  _, extra_state = tiny_runs.renewed(run, params, extra_state, "label_cluster")
   table, clusters = np.asarray(params["auxiliary"], np.float64), np.asarray(extra_state["label_cluster"])
 
   words = np.asarray(params["encoder"]["word"], np.float64)
-  special = run.dataset.tokenizer().get_vocab_size() and set(_special(run))
+  special = set(special_ids(run.dataset.tokenizer()))
 
   def texts(tokens):
     rows = []
@@ -147,15 +130,8 @@ def test_dexa_is_ngame_on_augmented_labels(unit_texts, data, tmp_path):
   queries = _unit(texts(run.data.train.tokens))
   np.testing.assert_allclose(run.embedder.labels(params, extra_state), labels, atol=1e-5)
   batch = run.batches.build(1)
-  rows = {"auxiliary": params["auxiliary"][run.method.sparse_params["auxiliary"](batch, extra_state)]}
-  found = run.method.loss({**params, **rows}, extra_state, batch, jax.random.key(0))[0]
+  found = tiny_runs.loss(run, params, extra_state, batch)[0]
   assert float(found) == pytest.approx(_expected(run, batch, queries, labels), rel=1e-4)
-
-
-def _special(run):
-  from xmc_jax import data as data_room
-
-  return data_room.special_ids(run.dataset.tokenizer())
 
 
 def test_without_clusters_dexa_is_ngame(data, tmp_path):
@@ -163,7 +139,7 @@ def test_without_clusters_dexa_is_ngame(data, tmp_path):
     run = tiny_runs.open_run(data, tmp_path / name, **settings)
     params, extra_state = run.initial_parameters()
     batch = run.batches.build(0)
-    return jax.value_and_grad(lambda p: run.method.loss(p, extra_state, batch, jax.random.key(1))[0])(params)
+    return jax.value_and_grad(lambda params: tiny_runs.loss(run, params, extra_state, batch)[0])(params)
 
   one = loss_and_gradient("ngame", NGAME)
   other = loss_and_gradient("dexa", {**DEXA, "method.num_label_clusters": 0})
@@ -203,14 +179,7 @@ def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
   run = tiny_runs.open_run(data, tmp_path / "run", **NGAME)
   assert run.method.batch.cluster_size == 4
   params, extra_state = run.initial_parameters()
-  refreshed, _ = refresh.renew(
-    "clusters",
-    run.method.refreshes["clusters"],
-    Trained(run, params, extra_state, 6).snapshot(),
-    {},
-    extra_state,
-  )
-  clusters = refreshed["clusters"]
+  clusters = tiny_runs.renewed(run, params, extra_state, "clusters", step=6)[0]["clusters"]
   with_labels = np.diff(run.data.train.truth.indptr) > 0
   assert np.all((clusters >= 0) == with_labels)
   sizes = np.bincount(clusters[with_labels])
@@ -259,12 +228,8 @@ def test_head_labels_by_number_and_by_points():
 @pytest.mark.parametrize("heads", [0, 5])
 def test_labels_share_clusters_and_head_labels_do_not(kind, heads, data, tmp_path):
   settings = {**DEXA, "method.label_clustering": kind, "method.num_head_labels": heads}
-  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  params, extra_state = run.initial_parameters()
-  snapshot = Trained(run, params, extra_state).snapshot()
-  _, extra_state = refresh.renew(
-    "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
-  )
+  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **settings)
+  _, extra_state = tiny_runs.renewed(run, params, extra_state, "label_cluster")
   clusters = np.asarray(extra_state["label_cluster"])
   sizes = np.bincount(clusters, minlength=8 + heads)
   assert len(sizes) == 8 + heads and sizes.sum() == 60
@@ -281,14 +246,11 @@ def test_filtered_pairs_move_no_centroid_that_labels_are_clustered_by(tmp_path):
   pairs = [f"{row} {ids[0]}\n" for row, ids in enumerate(labels) if ids and row % 3 == 0]
   (folder / "filter_labels_train.txt").write_text("".join(pairs))
   settings = {**DEXA, "method.label_clustering": "balanced_centroids", "method.num_head_labels": 0}
-  run = tiny_runs.open_run(folder, tmp_path / "run", **settings)
-  params, extra_state = run.initial_parameters()
-  snapshot = Trained(run, params, extra_state).snapshot()
-  _, extra_state = refresh.renew(
-    "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
-  )
+  run, params, extra_state = tiny_runs.open_initial(folder, tmp_path / "run", **settings)
+  _, extra_state = tiny_runs.renewed(run, params, extra_state, "label_cluster")
   every, counted = ((of > 0).toarray() for of in (run.data.train.truth, run.data.train.unfiltered_positives))
   assert every.sum() > counted.sum() + 40
+  snapshot = Trained(run, params, extra_state).snapshot()
   queries = np.asarray(snapshot.queries, np.float64)
 
   def clusters(pairs):
@@ -330,57 +292,13 @@ def test_clusters_can_follow_the_texts(data, tmp_path):
   assert sorted(set(np.asarray(run.trained().extra_state["label_cluster"]).tolist())) == list(range(8))
 
 
-# --- DEXA, Lemma 1 ---
-
-
-def test_lemma_1():
-  """In the linear realisable model, at the true encoder: gradients and their bounds, in float64.
-
-  The gradient of eq. 8 is what central differences say; shared corrections make it far smaller where gaps of
-  a cluster are alike, and the bound on it tighter.
-  """
-  rng = np.random.default_rng(0)
-  num_points, num_labels, inputs, width, num_clusters = 40, 60, 7, 5, 6
-  points, texts = _unit(rng.normal(size=(num_points, inputs))), _unit(rng.normal(size=(num_labels, inputs)))
-  encoder, cluster = rng.normal(size=(width, inputs)) / 12, np.arange(num_labels) % num_clusters
-  common = 0.15 * rng.normal(size=(num_clusters, width))[cluster]
-  for spread in (0.0, 0.003, 0.01, 0.1):
-    gaps = common + spread * rng.normal(size=(num_labels, width))
-    truth = texts @ encoder.T + gaps
-    assert np.linalg.norm(truth, axis=1).max() <= 1
-    scores = truth @ encoder @ points.T
-    mean = np.stack([gaps[cluster == k].mean(0) for k in range(num_clusters)])
-    variance = sum(np.sum((gaps[cluster == k] - mean[k]) ** 2) for k in range(num_clusters))
-
-    def loss(matrix, shared, scores=scores):
-      return np.mean(((texts @ matrix.T + shared) @ matrix @ points.T - scores) ** 2)
-
-    def gradient(shared, scores=scores):
-      error = (texts @ encoder.T + shared) @ encoder @ points.T - scores
-      by_text = (encoder @ points.T) @ error.T @ texts
-      by_point = (texts @ encoder.T + shared).T @ error @ points
-      return 2 * (by_text + by_point) / error.size
-
-    for shared in (np.zeros((num_labels, width)), mean[cluster]):
-      step = rng.normal(size=encoder.shape)
-      slope = (loss(encoder + 1e-5 * step, shared) - loss(encoder - 1e-5 * step, shared)) / 2e-5
-      assert slope == pytest.approx(np.sum(gradient(shared) * step), rel=1e-5, abs=1e-10)
-    size = np.linalg.norm(encoder, 2) ** 2
-    siamese, augmented = (np.linalg.norm(gradient(s), 2) for s in (np.zeros_like(gaps), mean[cluster]))
-    assert augmented <= 4 * size * math.sqrt(variance / num_labels) + 1e-12
-    assert siamese <= 2 * size * math.sqrt(np.sum(gaps**2) / num_labels)
-    if spread <= 0.01:
-      assert augmented < 0.25 * siamese
-
-
 # --- classifiers ---
 
 
 @pytest.mark.slow
 def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": ""}
-  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  params, extra_state = run.initial_parameters()
+  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **settings)
   before = runs.reopen(encoder_run)
   loaded = before.trained()
   labels = loaded.labels()
@@ -393,8 +311,9 @@ def test_classifiers_start_at_the_label_vectors_of_the_run_before(data, encoder_
 
 
 def test_classifiers_start_without_the_label_frequency_of_the_run_before(data, tmp_path):
-  run = tiny_runs.open_run(data, tmp_path / "run", **{"encoder.normalize": True, "method.log_prior": 1.0})
-  params, extra_state = run.initial_parameters()
+  run, params, extra_state = tiny_runs.open_initial(
+    data, tmp_path / "run", **{"encoder.normalize": True, "method.log_prior": 1.0}
+  )
   config = methods.default_config("classifier")
   config.encoder = run.config.encoder
   found, _ = methods.make(config, run._info()).init_from_run(Trained(run, params, extra_state).snapshot())
@@ -405,14 +324,12 @@ def test_classifiers_start_without_the_label_frequency_of_the_run_before(data, t
 @pytest.mark.parametrize("mean", ["existing", "all"])
 def test_the_classifier_loss_is_its_formula(mean, data, encoder_run, tmp_path):
   settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "method.margin_mean": mean}
-  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  params, extra_state = run.initial_parameters()
+  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **settings)
   rng = np.random.default_rng(1)
   params["classifiers"] = params["classifiers"] + 0.2 * rng.normal(size=params["classifiers"].shape)
   Trained(run, params, extra_state).freeze_queries()
   batch = run.batches.build(1)
-  rows = {"classifiers": params["classifiers"][batch.columns]}
-  found = run.method.loss(rows, extra_state, batch, jax.random.key(0))[0]
+  found = tiny_runs.loss(run, params, extra_state, batch)[0]
   expected = _expected(run, batch, _unit(run.batches.vectors), _unit(params["classifiers"]))
   assert expected > 0.001 and float(found) == pytest.approx(expected, rel=1e-4)
 
@@ -542,14 +459,10 @@ def test_other_runs_than_dual_encoders_are_refused(data, classifier_run, tmp_pat
 
 @pytest.mark.slow
 def test_dexa_begins_from_another_runs_vectors_and_their_clusters(data, encoder_run, tmp_path):
-  run = tiny_runs.open_run(data, tmp_path / "a", **DEXA, init_from=str(encoder_run))
-  params, extra_state = run.initial_parameters()
+  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "a", **DEXA, init_from=str(encoder_run))
   before = runs.reopen(encoder_run).trained()
   np.testing.assert_array_equal(params["auxiliary"], before.params["auxiliary"])
-  snapshot = Trained(run, params, extra_state).snapshot()
-  _, extra_state = refresh.renew(
-    "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
-  )
+  _, extra_state = tiny_runs.renewed(run, params, extra_state, "label_cluster")
   np.testing.assert_array_equal(extra_state["label_cluster"], before.extra_state["label_cluster"])
   other = tiny_runs.open_run(
     data, tmp_path / "b", **{**DEXA, "method.num_label_clusters": 16, "init_from": str(encoder_run)}
@@ -561,12 +474,8 @@ def test_dexa_begins_from_another_runs_vectors_and_their_clusters(data, encoder_
 @pytest.mark.parametrize("kind", ["balanced", "kmeans"])
 def test_all_labels_may_be_head_labels(kind, data, tmp_path):
   settings = {**DEXA, "method.num_head_labels": 99, "method.label_clustering": kind}
-  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
-  params, extra_state = run.initial_parameters()
-  snapshot = Trained(run, params, extra_state).snapshot()
-  _, extra_state = refresh.renew(
-    "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, extra_state
-  )
+  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **settings)
+  _, extra_state = tiny_runs.renewed(run, params, extra_state, "label_cluster")
   assert np.asarray(extra_state["label_cluster"]).tolist() == list(range(8, 68))
 
 
@@ -599,10 +508,7 @@ def test_clipping_takes_in_the_rows_of_tables(data, tmp_path):
     run = tiny_runs.open_run(data, tmp_path / str(limit), **DEXA, **{"train.clip_norm": limit})
     step = tiny_runs.train_step(run, table_rate=lambda count: 0.01)
     state = step.first_state(*run.initial_parameters())
-    snapshot = Trained(run, state.params, state.extra_state).snapshot()
-    _, extra_state = refresh.renew(
-      "label_cluster", run.method.refreshes["label_cluster"], snapshot, {}, state.extra_state
-    )
+    _, extra_state = tiny_runs.renewed(run, state.params, state.extra_state, "label_cluster")
     before = np.asarray(state.params["auxiliary"])
     after, _ = step(
       state._replace(extra_state=extra_state), sharding.put_batch(run.batches.build(0), run.mesh)

@@ -1,5 +1,6 @@
 """PRIME: centroids by hand, prototypes of a pool and of all labels, and what its runs begin from."""
 
+import functools
 import types
 
 import jax
@@ -99,11 +100,6 @@ def test_no_gradient_goes_through_a_centroid():
   assert not np.any(jax.grad(moved)(jnp.ones((1, 2))))
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("prime") / "data")
-
-
 def _open(data, workdir, **changes):
   return tiny_runs.open_run(data, workdir, **tiny_runs.PRIME | changes)
 
@@ -140,12 +136,7 @@ def test_prototypes_of_a_pool_are_those_of_all_labels(data, tmp_path, monkeypatc
 
   monkeypatch.setattr(prime_loss, "total", total)
   batch = sharding.put_batch(run.batches.build(0), run.mesh)
-  rows = {
-    name: params[name][jnp.maximum(of(batch, extra_state), 0)]
-    for name, of in run.method.sparse_params.items()
-  }
-  loss = jax.jit(run.method.loss)
-  _, caught, _ = loss({**params, **rows}, extra_state, batch, jax.random.key(0))
+  _, caught, _ = jax.jit(functools.partial(tiny_runs.loss, run))(params, extra_state, batch)
   real = np.asarray(batch.columns) >= 0
   labels = np.asarray(batch.columns)[real]
   snapshot = Trained(run, params, extra_state).snapshot()
@@ -267,14 +258,12 @@ def test_a_step_writes_what_its_pool_touches_and_nothing_else(data, tmp_path):
   params, extra_state, _ = _started(run)
   step = tiny_runs.train_step(run)
   state = step.first_state(params, extra_state)
-  before = jax.device_get(
+  tables = lambda state: jax.device_get(
     (state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.extra_state)
   )
+  before = tables(state)
   batch = run.batches.build(0)
-  state, _ = step(state, sharding.put_batch(batch, run.mesh))
-  after = jax.device_get(
-    (state.params["free_vectors"], state.opt_state[1]["free_vectors"], state.extra_state)
-  )
+  after = tables(step(state, sharding.put_batch(batch, run.mesh))[0])
   sampled = {int(batch.columns[c]) for c in batch.positives[batch.weights > 0]}
   clusters = {int(before[2]["label_cluster"][label]) for label in batch.columns[batch.columns >= 0]}
   assert 0 < len(clusters) < 32 and 0 < len(sampled) < tiny_runs.NUM_LABELS
@@ -349,21 +338,12 @@ def test_classifiers_begin_at_the_prototypes_that_are_ranked_by(data, tmp_path):
   source = tmp_path / "source"
   config = tiny_runs.config(data, **tiny_runs.PRIME, **{"method.exact_centroids": True})
   commands.train_and_test(config, source)
-  run = runs.reopen(source)
-  trained = run.trained()
-  params = trained.params
-  expected = run.embedder.labels(params, trained.extra_state_to_rank)
-  assert np.abs(expected - run.embedder.labels(params, trained.extra_state)).max() > 1e-3
-  settings = {
-    "method.name": "classifier",
-    "method.labels": "in_batch_table",
-    "method.loss": "margin",
-    "data.path": "",
-    "init_from": str(source),
-    "encoder.embedding_dropout": 0.0,
-  }
-  classifiers = tiny_runs.open_run(data, tmp_path / "classifiers", **settings)
-  found, _ = classifiers.initial_parameters()
+  trained = runs.reopen(source).trained()
+  labels = functools.partial(trained.run.embedder.labels, trained.params)
+  expected = labels(trained.extra_state_to_rank)
+  assert np.abs(expected - labels(trained.extra_state)).max() > 1e-3
+  settings = tiny_runs.CLASSIFIER | {"data.path": "", "init_from": str(source)}
+  _, found, _ = tiny_runs.open_initial(data, tmp_path / "classifiers", **settings)
   np.testing.assert_allclose(np.asarray(found["classifiers"])[: tiny_runs.NUM_LABELS], expected, atol=1e-6)
   # And prototypes cannot begin from classifiers, whose encoder is not theirs.
   commands.train_and_test(
@@ -375,20 +355,19 @@ def test_classifiers_begin_at_the_prototypes_that_are_ranked_by(data, tmp_path):
 
 @pytest.mark.slow
 def test_it_begins_from_another_encoder_or_from_a_run_of_its_own(data, tmp_path):
-  ngame = {"method.name": "ngame", "method.loss": "margin", "method.labels": "in_batch"}
-  commands.train_and_test(tiny_runs.config(data, **ngame, **{"train.num_epochs": 1}), tmp_path / "ngame")
+  short = {"train.num_epochs": 1}
+  commands.train_and_test(tiny_runs.config(data, **tiny_runs.NGAME | short), tmp_path / "ngame")
   run = _open(data, tmp_path / "run", init_from=str(tmp_path / "ngame"))
   params, extra_state, _ = _started(run)
   theirs = runs.reopen(tmp_path / "ngame").trained().params
   jax.tree.map(np.testing.assert_array_equal, params["encoder"], theirs["encoder"])
 
-  dexa = {**ngame, "method.name": "dexa", "method.num_label_clusters": 16}  # clusters of another table
-  commands.train_and_test(tiny_runs.config(data, **dexa, **{"train.num_epochs": 1}), tmp_path / "dexa")
+  dexa = {**tiny_runs.DEXA, "method.num_label_clusters": 16}  # clusters of another table
+  commands.train_and_test(tiny_runs.config(data, **dexa | short), tmp_path / "dexa")
   _, extra_state, _ = _started(_open(data, tmp_path / "after_dexa", init_from=str(tmp_path / "dexa")))
   assert set(np.asarray(extra_state["label_cluster"]).tolist()) == set(range(8))
 
-  short = tiny_runs.config(data, **tiny_runs.PRIME, **{"train.num_epochs": 1})
-  commands.train_and_test(short, tmp_path / "prime")
+  commands.train_and_test(tiny_runs.config(data, **tiny_runs.PRIME | short), tmp_path / "prime")
   trained = runs.reopen(tmp_path / "prime").trained()
   params, extra_state = trained.params, trained.extra_state
   run = _open(data, tmp_path / "more", init_from=str(tmp_path / "prime"))
@@ -414,10 +393,7 @@ def test_impossible_settings_are_refused(data):
     ({"method.centroids": "frozen", "method.centroid_momentum": 0.9}, "momentum = 0.9 has no effect"),
     ({"method.margin_positives": 3}, "no key 'method.margin_positives': it is a setting of"),
     ({"method.margin_mean": "all"}, "no key 'method.margin_mean': it is a setting of"),
-    (
-      {"method.prototype_width": 0},
-      "prototype_width = 0 is less than 1; set --config.method.prototype",
-    ),
+    ({"method.prototype_width": 0}, "prototype_width = 0 is less than 1; set --config.method.prototype"),
     ({"method.num_positives": 0}, "num_positives = 0 is less than 1"),
     ({"method.name": "dexa", "method.loss": "margin"}, "it is a setting of method.name = 'prime'"),
     ({"method.triplet_positives": "all"}, "triplet_positives = 'all' is not one of 'sampled', 'released'"),

@@ -27,11 +27,6 @@ POINTS = {"method.point_positive_weight": 0.5, "method.clusters_first_epoch": 0.
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("rae_xmc") / "data")
-
-
-@pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("runs") / "rae_xmc"
   commands.train_and_test(tiny_runs.config(data, **SETTINGS), workdir)
@@ -186,12 +181,13 @@ def _bias(run, columns):
 
 @pytest.mark.parametrize("extra", [{}, POINTS, {"method.log_q": True}], ids=["paper", "points", "log_q"])
 def test_the_method_is_its_formula(extra, data, tmp_path):
-  run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS, **extra, **{"method.num_positives": 2})
-  params, extra_state = run.initial_parameters()
+  run, params, extra_state = tiny_runs.open_initial(
+    data, tmp_path / "run", **SETTINGS, **extra, **{"method.num_positives": 2}
+  )
   queries = run.embedder.queries(params, extra_state, run.data.train.tokens).astype(np.float64)
   vectors = run.embedder.labels(params, extra_state).astype(np.float64)
   truth, filtered, settings = run.data.train.unfiltered_positives, run.data.train.filter, run.config.method
-  loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[:2])
+  loss_of = jax.jit(lambda batch: tiny_runs.loss(run, params, extra_state, batch)[:2])
   shortlist = np.random.default_rng(1).integers(0, tiny_runs.NUM_LABELS, (len(run.data.train), 8))
   for number in (0, run.batches.steps_per_epoch - 1):
     batch = run.batches.build(number, {"shortlist": np.where(truth.toarray()[
@@ -236,28 +232,16 @@ def test_batches_say_who_shares_a_label_also_of_one_that_was_not_sampled(data, t
   "settings, message",
   [
     ({"method.loss": "softmax"}, "method.loss = 'softmax' is not one of 'decoupled_softmax', of .*'rae_xmc'"),
-    (
-      {"method.labels": "all", "method.num_hard_negatives": 0},
-      "labels = 'all' is not one of 'in_batch'",
-    ),
+    ({"method.labels": "all", "method.num_hard_negatives": 0}, "labels = 'all' is not one of 'in_batch'"),
     ({"method.num_fresh_negatives": 3}, "no key 'method.num_fresh_negatives': it is a setting of .*'dexml'"),
     ({"method.pool_size": 9}, "no key 'method.pool_size': it is a setting of method.name = 'unidec'"),
-    (
-      {"method.cluster_size": 0},
-      "cluster_size = 0 is less than 1; set --config.method.cluster_size=1",
-    ),
+    ({"method.cluster_size": 0}, "cluster_size = 0 is less than 1; set --config.method.cluster_size=1"),
     ({"method.point_positive_weight": 1.5}, "method.point_positive_weight = 1.5"),
     ({"method.point_positive_weight": -0.1}, "method.point_positive_weight = -0.1"),
     ({"method.temperature": 0.0}, "method.temperature = 0"),
     ({"eval.num_keys": 0}, "eval.num_keys = 0"),
-    (
-      {"eval.scores": "classifier"},
-      "scores = 'classifier': method 'rae_xmc' has 'hybrid', 'fused', 'encoder'",
-    ),
-    (
-      {"method.name": "dexml", "method.point_positive_weight": 0.5},
-      "is a setting of method.name = 'rae_xmc'",
-    ),
+    ({"eval.scores": "classifier"}, "'classifier': method 'rae_xmc' has 'hybrid', 'fused', 'encoder'"),
+    ({"method.name": "dexml", "method.point_positive_weight": 0.5}, "a setting of method.name = 'rae_xmc'"),
   ],
 )
 def test_settings_that_are_refused(settings, message, data, tmp_path):
@@ -280,9 +264,8 @@ def test_points_as_positives_bring_clusters(data, tmp_path):
 
 
 def _parts(workdir):
-  run = runs.reopen(workdir)
-  trained = run.trained()
-  return run, trained.params, trained.extra_state
+  trained = runs.reopen(workdir).trained()
+  return trained.run, trained.params, trained.extra_state
 
 
 def _brute(run, params, extra_state, points, weight, queries):
@@ -321,10 +304,8 @@ def test_a_run_ranks_by_the_memory_of_all_its_rows(by_relevance, weighted):
 
 def test_scores_encoder_are_label_texts_alone(weighted):
   run, params, extra_state = _parts(weighted)
-  queries, labels = (
-    run.embedder.queries(params, extra_state, run.dataset.test.tokens),
-    run.embedder.labels(params, extra_state),
-  )
+  queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
+  labels = run.embedder.labels(params, extra_state)
   found = Trained(run, params, extra_state).ranker("encoder")(Queries(queries, run.dataset.test.texts), 5)
   np.testing.assert_allclose(found.scores, -np.sort(-queries @ labels.T, axis=1)[:, :5], atol=1e-5)
 
@@ -344,18 +325,13 @@ def test_the_weight_is_chosen_on_rows_that_have_no_key(trained, monkeypatch):
 
   monkeypatch.setattr(ranking, "KeyMemory", Spy)
   chosen = ranking.choose_key_weight(Trained(run, params, extra_state))
-  np.testing.assert_allclose(
-    given["points"], run.embedder.queries(params, extra_state, run.data.train.tokens), atol=1e-6
-  )
-  assert (given["point_labels"] != run.data.train.unfiltered_positives).nnz == 0
-  validation = run.data.validation
-  np.testing.assert_allclose(
-    given["queries"], run.embedder.queries(params, extra_state, validation.tokens), atol=1e-6
-  )
-  assert (given["truth"] != validation.unfiltered_positives).nnz == 0 and (
-    given["exclude"] != validation.filter
-  ).nnz == 0
-  assert given["metric"] == "P@1"
+  train, validation = run.data.train, run.data.validation
+  for name, split in (("points", train), ("queries", validation)):
+    expected = run.embedder.queries(params, extra_state, split.tokens)
+    np.testing.assert_allclose(given[name], expected, atol=1e-6)
+  assert (given["point_labels"] != train.unfiltered_positives).nnz == 0
+  assert (given["truth"] != validation.unfiltered_positives).nnz == 0
+  assert (given["exclude"] != validation.filter).nnz == 0 and given["metric"] == "P@1"
   kept = ChosenWeight.load(trained / run_folder.KEY_WEIGHT, 1.0)
   assert kept == chosen and len(set(kept.values)) > 1
 
@@ -397,8 +373,9 @@ def test_a_weight_that_is_damaged_or_gone(trained, tmp_path):
 
 
 def test_without_validation_rows_the_weight_is_the_usual_one(data, tmp_path):
-  run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS, **{"data.num_validation": 0})
-  params, extra_state = run.initial_parameters()
+  run, params, extra_state = tiny_runs.open_initial(
+    data, tmp_path / "run", **SETTINGS, **{"data.num_validation": 0}
+  )
   ranking.fit_own_scores(Trained(run, params, extra_state))
   assert ChosenWeight.load(run.workdir / run_folder.KEY_WEIGHT, 1.0) == ChosenWeight(UNCHOSEN)
 

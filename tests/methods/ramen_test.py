@@ -1,5 +1,6 @@
 """RAMEN: its regularisers by the formula, pruning, what runs keep of graphs, how each part is left out."""
 
+import functools
 import json
 import pathlib
 import shutil
@@ -23,6 +24,8 @@ from xmc_jax.types import DatasetInfo, SampledAnchors
 
 NOWHERE = pathlib.Path("nowhere")
 MARGIN, NEGATIVES, TEMPERATURE = 0.3, 2, 0.1
+_NO_WALKS = {"method.walk_hops": 0, "method.walk_kept": 10}
+_NO_PRUNING = {"method.graph_pruning": False, "method.pruning_threshold": 0.0}
 _SHARE = "refresh/kept_words_label"
 _DEXML = {
   "method.clusters_first_epoch": 10.0,
@@ -34,24 +37,28 @@ _DEXML = {
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-  return tiny_runs.write_graphs(tiny_runs.write_data(tmp_path_factory.mktemp("ramen") / "data"))
-
-
-@pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
+def trained(graph_data, tmp_path_factory):
   """A finished run, and its test metrics."""
   workdir = tmp_path_factory.mktemp("trained") / "run"
-  return workdir, commands.train_and_test(tiny_runs.config(data, **tiny_runs.RAMEN), workdir)
+  return workdir, commands.train_and_test(tiny_runs.config(graph_data, **tiny_runs.RAMEN), workdir)
 
 
-def _open(data, tmp_path, **changes):
-  return tiny_runs.open_run(data, tmp_path / "run", **tiny_runs.RAMEN | changes)
+def _open(data, tmp_path, name="run", **changes):
+  return tiny_runs.open_run(data, tmp_path / name, **tiny_runs.RAMEN | changes)
+
+
+@pytest.fixture
+def start(graph_data, tmp_path):
+  return functools.partial(_open, graph_data, tmp_path)
 
 
 def _info(**graphs):
   devices = jax.make_mesh((1, 1), ("data", "label"))
   return DatasetInfo(10, 10, 8, 50, (), devices, graphs=graphs or {"g": ("query", "label")})
+
+
+def _normal(vectors):
+  return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def _regulariser(vectors, anchors, links):
@@ -105,8 +112,7 @@ def test_regularisers_are_their_formula(unit):
   make = lambda count: rng.normal(size=(count, 5))
   queries, labels, anchors = make(6), make(9), {"g_query": make(7), "g_label": make(8)}
   links = {"g_query": _links(1, 6, 6, 7), "g_label": _links(2, 5, 9, 8)}
-  normal = lambda vectors: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-  given = normal if unit else (lambda vectors: 3 * vectors)
+  given = _normal if unit else (lambda vectors: 3 * vectors)
   batch = tiny_runs.pool_batch(np.arange(9), np.zeros((6, 1)), np.zeros((6, 1)), np.zeros((6, 1)))
 
   def total(queries, labels, anchors):
@@ -118,8 +124,8 @@ def test_regularisers_are_their_formula(unit):
     lambda x: jnp.asarray(x, jnp.float32), (given(queries), given(labels), jax.tree.map(given, anchors))
   )
   (found, terms), gradient = jax.jit(jax.value_and_grad(total, argnums=(0, 1), has_aux=True))(*arrays)
-  of_points = _regulariser(normal(queries), normal(anchors["g_query"]), links["g_query"])
-  of_labels = _regulariser(normal(labels), normal(anchors["g_label"]), links["g_label"])
+  of_points = _regulariser(_normal(queries), _normal(anchors["g_query"]), links["g_query"])
+  of_labels = _regulariser(_normal(labels), _normal(anchors["g_label"]), links["g_label"])
   assert of_points > 0 and of_labels > 0
   assert terms["graph/g_query"] == pytest.approx(of_points, rel=1e-5)
   assert terms["graph/g_label"] == pytest.approx(of_labels, rel=1e-5)
@@ -154,51 +160,33 @@ def test_weights_of_graphs(weights, expected):
 @pytest.mark.parametrize(
   "changes, message",
   [
-    (
-      {"method.graphs": ("wrods",)},
-      r"method.graphs names 'wrods'.*length, words; did you mean --config.method.graphs=.*'words',",
-    ),
-    (
-      {"method.query_graph_weights": (1.0, 2.0, 3.0)},
-      r"has 3 weights, and graphs are length, words; give one of each",
-    ),
+    ({"method.graphs": ("wrods",)}, r"names 'wrods'.*length, words; did you mean .*method.graphs=.*'words',"),
+    ({"method.query_graph_weights": (1.0, 2.0, 3.0)}, r"has 3 weights, and graphs are length, words; give"),
     ({"method.label_graph_weights": (-1.0,)}, r"must hold numbers from 0 to 1,000,000"),
     ({"method.graphs": (3,)}, r"must hold names"),
     ({"method.num_fresh_negatives": 2}, r"method.num_fresh_negatives = 2 is more than 0"),
-    (
-      {"method.k": 3.0},
-      r"method.k = 3.0 has no effect when method.base = 'ngame'",
-    ),
+    ({"method.k": 3.0}, r"method.k = 3.0 has no effect when method.base = 'ngame'"),
     (
       {"method.base": "ance", "method.clusters_first_epoch": 10.0, "method.loss": "decoupled_softmax"},
       r"method.base = 'ance' takes 'softmax' or 'margin'",
     ),
     ({"method.base": "ngmae"}, r"did you mean --config.method.base=ngame"),
     ({"method.walk_hops": 0}, r"method.walk_kept = 3 has no effect when method.walk_hops = 0"),
-    (
-      {"method.walk_hops": 0, "method.walk_kept": 10, "method.walk_sides": "label"},
-      r"method.walk_sides = 'label' has no effect when method.walk_hops = 0",
-    ),
-    (
-      {"method.walk_hops": 0, "method.walk_kept": 10, "method.anchor_sampling": "visits"},
-      r"method.anchor_sampling = 'visits' has no effect when method.walk_hops = 0",
-    ),
+    ({**_NO_WALKS, "method.walk_sides": "label"}, r"walk_sides = 'label' has no effect when .*walk_hops = 0"),
+    ({**_NO_WALKS, "method.anchor_sampling": "visits"}, r"sampling = 'visits' has no effect when .*hops = 0"),
     ({"method.walk_sides": "queries"}, r"method.walk_sides = 'queries'.*did you mean.*query"),
     ({"method.anchor_sampling": "visit"}, r"method.anchor_sampling = 'visit'.*visits"),
     ({"method.pruning_by": "centered"}, r"method.pruning_by = 'centered'.*centred"),
-    (
-      {"method.graph_pruning": False, "method.pruning_threshold": 0.0, "method.pruning_by": "centred"},
-      r"method.pruning_by = 'centred' has no effect when method.graph_pruning = False",
-    ),
+    ({**_NO_PRUNING, "method.pruning_by": "centred"}, r"by = 'centred' has no effect when .*pruning = False"),
     ({"method.augment_truth": True, "method.max_augmented_pairs": -1}, r"method.max_augmented_pairs = -1"),
     ({"method.graph_pruning": False}, r"threshold = 0.1 has no effect when method.graph_pruning = False"),
     ({"method.graphs": ("words", "words")}, r"names a graph twice"),
     ({"method.name": "ngame"}, r"config has no key 'method.*: it is a setting of method.name = 'ramen'"),
   ],
 )
-def test_settings_that_cannot_work_are_refused(changes, message, data, tmp_path):
+def test_settings_that_cannot_work_are_refused(changes, message, start):
   with pytest.raises(ConfigError, match=message):
-    _open(data, tmp_path, **changes)
+    start(**changes)
 
 
 def test_data_without_graphs_are_refused(tmp_path):
@@ -207,18 +195,26 @@ def test_data_without_graphs_are_refused(tmp_path):
     _open(plain, tmp_path, **{"train.batch_size": 16})
 
 
+def _random_edges(rng):
+  edges = sp.csr_matrix(rng.random((30, 12)) < 0.4)
+  edges.sort_indices()
+  return edges
+
+
+def _left(edges, kept):
+  """The edges that are kept, dense."""
+  return sp.csr_matrix((kept, edges.indices, edges.indptr), shape=edges.shape).toarray()
+
+
 def test_kept_edges_are_those_of_like_ends(monkeypatch):
   """Against the dense product, some edges at a time."""
   monkeypatch.setattr(graph_pruning, "_CHUNK", 7)
   rng = np.random.default_rng(0)
-  edges = sp.csr_matrix(rng.random((30, 12)) < 0.4)
-  edges.sort_indices()
-  normal = lambda vectors: (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-  rows, anchors = normal(rng.normal(size=(30, 6))), normal(rng.normal(size=(12, 6)))
+  edges = _random_edges(rng)
+  rows, anchors = (_normal(rng.normal(size=(count, 6))).astype(np.float32) for count in (30, 12))
   for threshold in (0.0, 0.3):
     kept = refresh.kept_edges(edges, rows, anchors, threshold=threshold)
-    left = sp.csr_matrix((kept, edges.indices, edges.indptr), shape=edges.shape).toarray()
-    np.testing.assert_array_equal(left, edges.toarray() & (rows @ anchors.T > threshold))
+    np.testing.assert_array_equal(_left(edges, kept), edges.toarray() & (rows @ anchors.T > threshold))
     assert 0 < kept.sum() < edges.nnz
   assert len(refresh.kept_edges(edges[:0], rows[:0], anchors)) == 0
 
@@ -228,17 +224,14 @@ def test_centred_cosines_are_of_vectors_less_their_mean(threshold, monkeypatch):
   """Of vectors that all point one way every edge is kept; centred, what is like and unlike tells again."""
   monkeypatch.setattr(graph_pruning, "_CHUNK", 7)
   rng = np.random.default_rng(0)
-  edges = sp.csr_matrix(rng.random((30, 12)) < 0.4)
-  edges.sort_indices()
+  edges = _random_edges(rng)
   shared = 3 * rng.normal(size=6)
-  normal = lambda vectors: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-  rows, anchors = normal(rng.normal(size=(30, 6)) + shared), normal(rng.normal(size=(12, 6)) + shared)
+  rows, anchors = _normal(rng.normal(size=(30, 6)) + shared), _normal(rng.normal(size=(12, 6)) + shared)
   given = [vectors.astype(np.float32) for vectors in (rows, anchors)]
   assert refresh.kept_edges(edges, *given, threshold=threshold).all()
   kept = refresh.kept_edges(edges, *given, threshold=threshold, centred=True)
-  cosines = normal(rows - rows.mean(0)) @ normal(anchors - anchors.mean(0)).T
-  left = sp.csr_matrix((kept, edges.indices, edges.indptr), shape=edges.shape).toarray()
-  np.testing.assert_array_equal(left, edges.toarray() & (cosines > threshold))
+  cosines = _normal(rows - rows.mean(0)) @ _normal(anchors - anchors.mean(0)).T
+  np.testing.assert_array_equal(_left(edges, kept), edges.toarray() & (cosines > threshold))
   assert 0.1 * edges.nnz < kept.sum() < 0.7 * edges.nnz
   for vectors, before in zip(given, (rows, anchors)):  # others look at them, too
     np.testing.assert_array_equal(vectors, before.astype(np.float32))
@@ -246,19 +239,18 @@ def test_centred_cosines_are_of_vectors_less_their_mean(threshold, monkeypatch):
 
 @pytest.mark.parametrize("unit", [True, False])
 @pytest.mark.parametrize("by, prior", [("encoder", 0.0), ("centred", 0.0), ("encoder", 9.0)])
-def test_who_judges_edges(by, prior, unit, data, tmp_path):
+def test_who_judges_edges(by, prior, unit, start):
   changes = {"method.pruning_by": by, "encoder.normalize": unit, "method.base": "dexml"} | _DEXML
-  run = _open(data, tmp_path, **changes, **{"method.log_prior": prior})
+  run = start(**changes, **{"method.log_prior": prior})
   params, extra_state = run.initial_parameters()
   definition = run.method.refreshes["kept_words_label"]
   assert (definition.first_epoch, definition.every_epochs) == (1.0, 1.0)
   snapshot = Trained(run, params, extra_state).snapshot()
   rows = np.array(run.embedder.labels(params, extra_state)[:, : snapshot.queries.shape[1]], float)
   anchors = np.array(snapshot.anchors("words_label"), float)
-  normal = lambda vectors: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-  rows, anchors = normal(rows), normal(anchors)
+  rows, anchors = _normal(rows), _normal(anchors)
   if by == "centred":
-    rows, anchors = normal(rows - rows.mean(0)), normal(anchors - anchors.mean(0))
+    rows, anchors = _normal(rows - rows.mean(0)), _normal(anchors - anchors.mean(0))
   edges = run.sides["words_label"].edges
   expected = (rows @ anchors.T)[edges.nonzero()] > 0.1
   kept = definition.compute(snapshot)
@@ -268,9 +260,9 @@ def test_who_judges_edges(by, prior, unit, data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by, centred", [("pretrained", False), ("pretrained_centred", True)])
-def test_the_pretrained_encoder_judges_once_before_the_first_step(by, centred, data, tmp_path):
+def test_the_pretrained_encoder_judges_once_before_the_first_step(by, centred, graph_data, tmp_path):
   """By what the run starts with, whatever it becomes; and its checkpoints know what was kept."""
-  config = tiny_runs.config(data, **tiny_runs.RAMEN, **{"method.pruning_by": by})
+  config = tiny_runs.config(graph_data, **tiny_runs.RAMEN, **{"method.pruning_by": by})
   commands.train_and_test(config, tmp_path / "run")
   lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
   seen = [(line["step"], line["refresh/kept_words_label"]) for line in lines if _SHARE in line]
@@ -283,8 +275,8 @@ def test_the_pretrained_encoder_judges_once_before_the_first_step(by, centred, d
   assert seen == [(1, pytest.approx(kept.mean()))] and 0 < kept.mean() < 1
 
 
-def test_walks_are_done_once_and_validation_points_have_no_part(data, tmp_path, monkeypatch):
-  run = _open(data, tmp_path)
+def test_walks_are_done_once_and_validation_points_have_no_part(monkeypatch, start):
+  run = start()
   graph = run.dataset.graphs["words"]
   edges = graph.query_edges[run.data.train.row_numbers]
   expected = refresh.with_walks(
@@ -315,8 +307,8 @@ def test_walks_of_data_that_have_changed_are_done_anew(tmp_path):
   assert np.all(after.toarray() >= (own.toarray() > 0)) and (after != before).nnz
 
 
-def test_sides_have_random_numbers_of_their_own(data, tmp_path):
-  run = _open(data, tmp_path, **{"method.random_edges": 0.5, "method.walk_hops": 0, "method.walk_kept": 10})
+def test_sides_have_random_numbers_of_their_own(start):
+  run = start(**_NO_WALKS, **{"method.random_edges": 0.5})
   added = []
   for graph in ("words", "length"):
     own = run.dataset.graphs[graph].query_edges[run.data.train.row_numbers].toarray() > 0
@@ -327,10 +319,10 @@ def test_sides_have_random_numbers_of_their_own(data, tmp_path):
 
 @pytest.mark.parametrize("walked", ["query", "label"])
 @pytest.mark.parametrize("sampling", ["uniform", "visits"])
-def test_walks_of_one_kind_of_sides_leave_the_other_as_it_is(walked, sampling, data, tmp_path):
-  both = _open(data, tmp_path).sides
+def test_walks_of_one_kind_of_sides_leave_the_other_as_it_is(walked, sampling, start):
+  both = start().sides
   changes = {"method.walk_sides": walked, "method.anchor_sampling": sampling}
-  run = tiny_runs.open_run(data, tmp_path / "one", **tiny_runs.RAMEN, **changes)
+  run = start("one", **changes)
   for name, side in run.sides.items():
     graph, of_labels = run.dataset.graphs[name.rpartition("_")[0]], name.endswith("_label")
     own = graph.label_edges if of_labels else graph.query_edges[run.data.train.row_numbers]
@@ -342,8 +334,8 @@ def test_walks_of_one_kind_of_sides_leave_the_other_as_it_is(walked, sampling, d
   }
 
 
-def test_weights_of_visits_are_kept_and_sampled_by(data, tmp_path, monkeypatch):
-  run = _open(data, tmp_path, **{"method.anchor_sampling": "visits"})
+def test_weights_of_visits_are_kept_and_sampled_by(monkeypatch, start):
+  run = start(**{"method.anchor_sampling": "visits"})
   edges = run.dataset.graphs["words"].query_edges[run.data.train.row_numbers]
   seed = graph_edges._seed("words_query", run.config)
   expected = refresh.with_visits(edges, num_hops=20, num_kept=3, seed=seed)
@@ -375,15 +367,15 @@ def test_weights_of_visits_are_kept_and_sampled_by(data, tmp_path, monkeypatch):
   assert uniformly + 4 * deviation < by_weight and abs(np.mean(found) - by_weight) < 4 * deviation
 
 
-def test_without_walks_edges_are_the_data_s_own(data, tmp_path):
-  run = _open(data, tmp_path, **{"method.walk_hops": 0, "method.walk_kept": 10})
+def test_without_walks_edges_are_the_data_s_own(start):
+  run = start(**_NO_WALKS)
   own = run.dataset.graphs["words"].label_edges
   np.testing.assert_array_equal(run.sides["words_label"].edges.toarray(), own.toarray())
   assert not (run.workdir / "graphs").exists()
 
 
-def test_random_edges_are_added_before_walks(data, tmp_path):
-  run = _open(data, tmp_path, **{"method.random_edges": 0.5, "method.walk_hops": 0, "method.walk_kept": 10})
+def test_random_edges_are_added_before_walks(start):
+  run = start(**_NO_WALKS, **{"method.random_edges": 0.5})
   for side in ("words_query", "words_label"):
     graph = run.dataset.graphs["words"]
     own = graph.query_edges[run.data.train.row_numbers] if side == "words_query" else graph.label_edges
@@ -411,7 +403,7 @@ def test_the_kept_share_is_logged_and_sampled_from(trained):
   kept = run.method.refreshes["kept_words_query"].compute(trained.snapshot())
   links = run.batches.build(3, {"kept_words_query": kept}).sampled_anchors["words_query"]
   batch = run.batches.build(3)
-  left = sp.csr_matrix((kept, side.edges.indices, side.edges.indptr), shape=side.edges.shape).toarray()
+  left = _left(side.edges, kept)
   for row, positives, weights in zip(batch.rows[links.rows], links.positives, links.weights):
     sampled = links.columns[positives[weights > 0]]
     assert left[row, sampled].all() and len(sampled) == left[row].any()
@@ -419,9 +411,9 @@ def test_the_kept_share_is_logged_and_sampled_from(trained):
     assert set(links.columns[positives[positives >= 0]].tolist()) == linked
 
 
-def test_pruning_begins_with_all_edges_each_time(data, tmp_path):
+def test_pruning_begins_with_all_edges_each_time(start):
   """With the points' embeddings turned round, what was pruned is kept, and the other way about."""
-  run = _open(data, tmp_path)
+  run = start()
   params, extra_state = run.initial_parameters()
   definition, refreshed = run.method.refreshes["kept_words_query"], {}
   snapshot = Trained(run, params, extra_state).snapshot()
@@ -451,14 +443,14 @@ def test_a_trained_run_knows_no_graph(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_its_predictions_are_the_plain_dual_encoder_s(trained, data, tmp_path):
+def test_its_predictions_are_the_plain_dual_encoder_s(trained, graph_data, tmp_path):
   """The same parameters under the base's name rank alike: nothing of the graph is left."""
   workdir, _ = trained
   run = runs.reopen(workdir)
   trained = run.trained()
   params, extra_state = trained.params, trained.extra_state
   plain = {key: value for key, value in tiny_runs.RAMEN.items() if key.startswith(("method.l", "encoder"))}
-  base = tiny_runs.open_run(data, tmp_path / "plain", **plain | {"method.name": "ngame"})
+  base = tiny_runs.open_run(graph_data, tmp_path / "plain", **plain | {"method.name": "ngame"})
   np.testing.assert_array_equal(base.embedder.labels(params, extra_state), trained.labels())
   tokens = run.dataset.test.tokens
   np.testing.assert_array_equal(base.embedder.queries(params, extra_state, tokens), trained.queries(tokens))
@@ -466,7 +458,7 @@ def test_its_predictions_are_the_plain_dual_encoder_s(trained, data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("base", ["ngame", "ance", "dexml"])
-def test_graphs_of_weight_0_leave_the_base(base, data, tmp_path):
+def test_graphs_of_weight_0_leave_the_base(base, graph_data, tmp_path):
   """Bit by bit: so what a graph adds is all that differs between the rows of a comparison."""
   settings = {
     **{key: value for key, value in tiny_runs.RAMEN.items() if "walk" not in key and "pruning" not in key},
@@ -481,7 +473,7 @@ def test_graphs_of_weight_0_leave_the_base(base, data, tmp_path):
   found = []
   for name, changes in ((base, {}), ("ramen", off)):
     run_settings = settings | {"method.name": name} | changes
-    commands.train_and_test(tiny_runs.config(data, **run_settings), tmp_path / name)
+    commands.train_and_test(tiny_runs.config(graph_data, **run_settings), tmp_path / name)
     found.append(runs.reopen(tmp_path / name).trained().params)
   for left, right in zip(*map(jax.tree.leaves, found), strict=True):
     np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
@@ -494,29 +486,22 @@ def test_graphs_of_weight_0_leave_the_base(base, data, tmp_path):
     ({"method.query_graph_weights": (0.0,)}, {"words_label"}, True),
     ({"method.label_graph_weights": (0.0,)}, {"words_query", "length_query"}, True),
     ({"method.graphs": ("words",)}, {"words_query", "words_label"}, True),
-    (
-      {
-        "method.graph_pruning": False,
-        "method.pruning_threshold": 0.0,
-      },
-      {"words_query", "length_query", "words_label"},
-      False,
-    ),
+    (_NO_PRUNING, {"words_query", "length_query", "words_label"}, False),
   ],
 )
-def test_what_can_be_left_out(changes, sides, pruned, data, tmp_path):
+def test_what_can_be_left_out(changes, sides, pruned, start):
   """The ablations of the paper's Table 8, as what a batch brings and what is made anew."""
-  run = _open(data, tmp_path, **changes)
+  run = start(**changes)
   assert set(run.batches.build(0).sampled_anchors) == sides
   assert {name for name in run.method.refreshes if name.startswith("kept_")} == (
     {f"kept_{side}" for side in sides} if pruned else set()
   )
 
 
-def test_labels_that_share_an_anchor_are_added_to_the_truth(data, tmp_path):
+def test_labels_that_share_an_anchor_are_added_to_the_truth(start):
   """AugGT: in training alone; what is tested on, and what propensities count, stays as it is."""
-  plain = _open(data, tmp_path)
-  run = tiny_runs.open_run(data, tmp_path / "augmented", **tiny_runs.RAMEN, **{"method.augment_truth": True})
+  plain = start()
+  run = start("augmented", **{"method.augment_truth": True})
   graph, points = run.dataset.graphs["words"], run.data.train.row_numbers
   shared = (graph.query_edges[points].toarray() @ graph.label_edges.toarray().T) > 0
   before = run.data.train.truth.toarray()
@@ -535,9 +520,9 @@ def test_labels_that_share_an_anchor_are_added_to_the_truth(data, tmp_path):
 
 
 @pytest.mark.parametrize("paths", [1, 40, 1000])
-def test_the_truth_is_augmented_block_by_block(paths, data, tmp_path, monkeypatch):
+def test_the_truth_is_augmented_block_by_block(paths, monkeypatch, start):
   """The same as at once, with points that have no link, and points that have more ways than a block."""
-  run = _open(data, tmp_path, **{"method.augment_truth": True})
+  run = start(**{"method.augment_truth": True})
   whole, seen = run.truth, []
   assert run.truth.dtype == np.float32
   monkeypatch.setattr(graph_edges, "_BLOCK_PATHS", paths)
@@ -556,10 +541,10 @@ def test_the_truth_is_augmented_block_by_block(paths, data, tmp_path, monkeypatc
   assert all(ways[start : end + 1].sum() > paths for start, end in seen[:-1])  # none could hold one more
 
 
-def test_too_many_shared_anchors_are_refused(data, tmp_path, monkeypatch):
+def test_too_many_shared_anchors_are_refused(monkeypatch, start):
   """At the setting's limit and not before; where it is passed early, the rest is not made."""
   settings = {"method.augment_truth": True}
-  run = _open(data, tmp_path, **settings)
+  run = start(**settings)
   added = run.truth.nnz - run.data.train.truth.nnz
   run.config.method.max_augmented_pairs = added
   augmented = lambda: graph_edges.augmented(

@@ -23,16 +23,10 @@ from xmc_jax.methods.components import label_priors, unidec_loss
 from xmc_jax.retrieval import index
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
-from xmc_jax.runs.trained import Trained
 from xmc_jax.training import loop
 
 UNIDEC = tiny_runs.UNIDEC
 DEPSL = {**UNIDEC, "method.encoder_weight": 1.0}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("unidec") / "data")
 
 
 @pytest.fixture(scope="module")
@@ -45,30 +39,16 @@ def trained(data, tmp_path_factory):
 
 
 @pytest.fixture
-def make_run(data, tmp_path):
+def start(data, tmp_path):
+  """Opens untrained runs: `(run, params, extra_state)`."""
   count = itertools.count()
-
-  def make(**overrides):
-    return tiny_runs.open_run(data, tmp_path / f"run{next(count)}", **overrides)
-
-  return make
+  return lambda **overrides: tiny_runs.open_initial(
+    data, tmp_path / f"run{next(count)}", **UNIDEC | overrides
+  )
 
 
-def _refreshed(run, params, extra_state):
-  refreshed = {}
-  for name, definition in run.method.refreshes.items():
-    refreshed, extra_state = refresh.renew(
-      name, definition, Trained(run, params, extra_state).snapshot(), refreshed, extra_state
-    )
-  return refreshed
-
-
-def _of_rows(run, params, batch):
-  """The parameters as a step hands them to the loss: of tables, the batch's rows."""
-  taken = {
-    name: params[name][np.maximum(rows(batch, {}), 0)] for name, rows in run.method.sparse_params.items()
-  }
-  return {**params, **taken}
+def _first_batch(run, params, extra_state):
+  return run.batches.build(0, tiny_runs.renewed(run, params, extra_state)[0])
 
 
 # --- the loss, from the formulas, one number after the other ---
@@ -166,16 +146,14 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_unidec_is_its_formula(case, make_run):
-  settings = {**UNIDEC, **case}
-  run = make_run(**settings)
-  params, extra_state = run.initial_parameters()
+def test_unidec_is_its_formula(case, start):
+  run, params, extra_state = start(**case)
   params = jax.tree.map(lambda leaf: 8 * leaf, params)  # tanh bends, and classifiers tell labels apart
-  refreshed = _refreshed(run, params, extra_state)
-  loss_of = jax.jit(lambda params, batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[:2])
+  refreshed, _ = tiny_runs.renewed(run, params, extra_state)
+  loss_of = jax.jit(lambda params, batch: tiny_runs.loss(run, params, extra_state, batch)[:2])
   for number in (0, 1):
     batch = run.batches.build(number, refreshed)
-    found, metrics = loss_of(_of_rows(run, params, batch), batch)
+    found, metrics = loss_of(params, batch)
     expected = _reference(run, params, batch)
     assert expected > 0.1 and float(found) == pytest.approx(expected, rel=1e-4)
     assert metrics["labels_in_pool"] == np.sum(batch.columns >= 0)
@@ -183,16 +161,15 @@ def test_unidec_is_its_formula(case, make_run):
     assert metrics["positives_in_pool"] == pytest.approx(np.mean(in_pool))
 
 
-def test_log_q_is_subtracted_from_scores_by_texts_alone(make_run):
+def test_log_q_is_subtracted_from_scores_by_texts_alone(start):
   """The loss and, along a random direction, its gradient, by central differences in float64."""
-  run = make_run(**{**UNIDEC, "method.log_q": True, "method.num_hard_negatives": 0, "train.batch_size": 16})
-  params, extra_state = run.initial_parameters()
+  run, params, extra_state = start(
+    **{"method.log_q": True, "method.num_hard_negatives": 0, "train.batch_size": 16}
+  )
   params = jax.tree.map(lambda leaf: 8 * leaf, params)
   batch, rng = run.batches.build(0), np.random.default_rng(0)
   assert np.ptp(_log_inclusion(run)) > 1
-  loss_of = lambda params: run.method.loss(
-    _of_rows(run, params, batch), extra_state, batch, jax.random.key(0)
-  )[0]
+  loss_of = lambda params: tiny_runs.loss(run, params, extra_state, batch)[0]
   found, gradient = jax.jit(jax.value_and_grad(loss_of))(params)
   assert float(found) == pytest.approx(_reference(run, params, batch), rel=1e-4)
   way = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape), params)
@@ -203,7 +180,7 @@ def test_log_q_is_subtracted_from_scores_by_texts_alone(make_run):
 
 
 @pytest.mark.parametrize("case", [(1, 0), (2, 0), (0, 0), (1, 14), (2, 19), (0, 14)], ids=str)
-def test_log_q_is_the_log_of_how_often_a_label_is_in_a_pool(case, make_run, monkeypatch):
+def test_log_q_is_the_log_of_how_often_a_label_is_in_a_pool(case, start, monkeypatch):
   """As 600 pools have it that a run samples: of some positives or all, filled up with the others or not."""
   positives, size = case
   settings = {"method.num_positives": positives, "method.pool_size": size, "method.num_hard_negatives": 0}
@@ -211,7 +188,7 @@ def test_log_q_is_the_log_of_how_often_a_label_is_in_a_pool(case, make_run, monk
   monkeypatch.setattr(
     label_priors, "log_inclusion", lambda *given: taken.append(log_inclusion_of_pool(*given)) or taken[-1]
   )
-  run = make_run(**{**UNIDEC, **settings, "method.log_q": True, "train.batch_size": 16})
+  run, *_ = start(**{**settings, "method.log_q": True, "train.batch_size": 16})
   there = np.zeros(tiny_runs.NUM_LABELS)
   for number in range(600):
     columns = run.batches.build(number).columns
@@ -222,11 +199,10 @@ def test_log_q_is_the_log_of_how_often_a_label_is_in_a_pool(case, make_run, monk
 
 
 @pytest.mark.slow
-def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
+def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(start):
   """β >= max |P_i|, every label in the pool, λ = 1: queries against labels are DEXML's decoupled softmax."""
   every = {"method.labels": "all", "method.num_positives": 0, "method.num_hard_negatives": 0}
-  run = make_run(**{**DEPSL, **every, "method.symmetric": False})
-  params, extra_state = run.initial_parameters()
+  run, params, extra_state = start(**{**DEPSL, **every, "method.symmetric": False})
   truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray() > 0
   scores = (
     run.embedder.queries(params, extra_state, run.data.train.tokens)
@@ -236,20 +212,17 @@ def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(make_run):
   per_row = np.asarray(losses.decoupled_softmax(scores, truth & ~filtered, where=~filtered))
   for number in range(run.batches.steps_per_epoch):
     batch = run.batches.build(number)._replace(**loop.static_labels(run.batches, run.mesh))
-    found = run.method.loss(params, extra_state, batch, jax.random.key(0))[0]
+    found = tiny_runs.loss(run, params, extra_state, batch)[0]
     assert float(found) == pytest.approx(per_row[batch.rows[batch.rows >= 0]].mean(), rel=1e-5)
 
 
 @pytest.mark.slow
-def test_what_a_pool_drops_is_counted_over_the_whole_run(make_run):
-  run = make_run(**{**UNIDEC, "method.pool_size": 30})
-  params, extra_state = run.initial_parameters()
-  refreshed, total = _refreshed(run, params, extra_state), np.zeros(2)
+def test_what_a_pool_drops_is_counted_over_the_whole_run(start):
+  run, params, extra_state = start(**{"method.pool_size": 30})
+  refreshed, total = tiny_runs.renewed(run, params, extra_state)[0], np.zeros(2)
   for number in range(6):
     batch = run.batches.build(number, refreshed)
-    _, metrics, extra_state = run.method.loss(
-      _of_rows(run, params, batch), extra_state, batch, jax.random.key(0)
-    )
+    _, metrics, extra_state = tiny_runs.loss(run, params, extra_state, batch)
     total += batch.dropped
     assert [metrics["dropped_negatives"], metrics["dropped_positives"]] == total.tolist()
   assert total[0] > 0
@@ -268,10 +241,9 @@ def test_what_a_pool_drops_is_counted_over_the_whole_run(make_run):
   ],
   ids=str,
 )
-def test_a_step_changes_the_classifiers_of_the_pool_and_no_other(case, make_run):
-  run = make_run(**{**UNIDEC, **case})
-  params, extra_state = run.initial_parameters()
-  batch = run.batches.build(0, _refreshed(run, params, extra_state))
+def test_a_step_changes_the_classifiers_of_the_pool_and_no_other(case, start):
+  run, params, extra_state = start(**case)
+  batch = _first_batch(run, params, extra_state)
   step = tiny_runs.train_step(run)
   state = step.first_state(params, extra_state)
   before = np.asarray(params[unidec.TABLE])
@@ -287,14 +259,13 @@ def test_a_step_changes_the_classifiers_of_the_pool_and_no_other(case, make_run)
 
 
 @pytest.mark.slow
-def test_the_encoder_learns_from_both_heads(make_run):
-  run = make_run(**UNIDEC)
-  params, extra_state = run.initial_parameters()
-  batch = run.batches.build(0, _refreshed(run, params, extra_state))
+def test_the_encoder_learns_from_both_heads(start):
+  run, params, extra_state = start()
+  batch = _first_batch(run, params, extra_state)
 
   @functools.partial(jax.jit, static_argnums=1)
   def part(params, name):
-    return run.method.loss(_of_rows(run, params, batch), extra_state, batch, jax.random.key(0))[1][name]
+    return tiny_runs.loss(run, params, extra_state, batch)[1][name]
 
   by_text, by_table = (jax.grad(part)(params, name) for name in ("encoder_loss", "classifier_loss"))
   for gradient, head, other in ((by_text, "text", "classifier"), (by_table, "classifier", "text")):
@@ -304,16 +275,14 @@ def test_the_encoder_learns_from_both_heads(make_run):
 
 
 @pytest.mark.slow
-def test_binary_cross_entropy_does_not_reach_the_text_head(make_run):
+def test_binary_cross_entropy_does_not_reach_the_text_head(start):
   """Whatever its weight. The encoder below, which both heads share, hears of it through Φ_C."""
 
   def gradients(weight):
-    run = make_run(**{**UNIDEC, "method.binary_weight": weight})
-    params, extra_state = run.initial_parameters()
+    run, params, extra_state = start(**{"method.binary_weight": weight})
     params[unidec.TABLE] = 50 * params[unidec.TABLE]
-    batch = run.batches.build(0, _refreshed(run, params, extra_state))
-    loss = lambda params: run.method.loss(params, extra_state, batch, jax.random.key(0))[0]
-    return jax.jit(jax.grad(loss))(_of_rows(run, params, batch))
+    batch = _first_batch(run, params, extra_state)
+    return jax.jit(jax.grad(lambda params: tiny_runs.loss(run, params, extra_state, batch)[0]))(params)
 
   without, small, large = map(gradients, (0.0, 0.5, 1.0))
   for leaf, other, third in zip(*(jax.tree.leaves(each["text_head"]) for each in (without, small, large))):
@@ -330,14 +299,12 @@ def test_binary_cross_entropy_does_not_reach_the_text_head(make_run):
 
 
 @pytest.mark.slow
-def test_dropout_is_on_both_heads(make_run):
-  run = make_run(**{**UNIDEC, "encoder.embedding_dropout": 0.5})
-  params, extra_state = run.initial_parameters()
-  batch = run.batches.build(0, _refreshed(run, params, extra_state))
-  rows = _of_rows(run, params, batch)
+def test_dropout_is_on_both_heads(start):
+  run, params, extra_state = start(**{"encoder.embedding_dropout": 0.5})
+  batch = _first_batch(run, params, extra_state)
+  metrics = [tiny_runs.loss(run, params, extra_state, batch, key)[1] for key in range(3)]
   for name in ("encoder_loss", "classifier_loss"):
-    found = {float(run.method.loss(rows, extra_state, batch, jax.random.key(k))[1][name]) for k in range(3)}
-    assert len(found) == 3
+    assert len({float(of_key[name]) for of_key in metrics}) == 3
 
 
 def _trained_classifiers(kind, weight, num_labels=600, width=24):
@@ -406,14 +373,11 @@ def test_binary_cross_entropy_with_its_prior_does_not_collapse(kind, weight, mon
 # --- refreshes ---
 
 
-def test_clusters_and_hard_negatives_are_by_the_text_half(make_run):
-  run = make_run(**UNIDEC)
-  params, extra_state = run.initial_parameters()
+def test_clusters_and_hard_negatives_are_by_the_text_half(start):
+  run, params, extra_state = start()
   params[unidec.TABLE] = 100 * np.random.default_rng(0).normal(size=params[unidec.TABLE].shape)
-  refreshed, known = (
-    _refreshed(run, params, extra_state),
-    (run.data.train.truth > 0).toarray() | (run.data.train.filter.toarray() > 0),
-  )
+  refreshed, _ = tiny_runs.renewed(run, params, extra_state)
+  known = (run.data.train.truth > 0).toarray() | (run.data.train.filter.toarray() > 0)
   queries = run.embedder.queries(params, extra_state, run.data.train.tokens)[:, :12]
   labels = run.embedder.labels(params, extra_state)[:, :12]
   scores = np.where(known, -np.inf, queries @ labels.T)
@@ -433,8 +397,8 @@ def test_clusters_and_hard_negatives_are_by_the_text_half(make_run):
     )
 
 
-def test_refreshes_are_due_at_once_and_every_few_epochs(make_run):
-  run = make_run(**{**UNIDEC, "method.clusters_every_epochs": 5.0, "method.shortlist_every_epochs": 5.0})
+def test_refreshes_are_due_at_once_and_every_few_epochs(start):
+  run, *_ = start(**{"method.clusters_every_epochs": 5.0, "method.shortlist_every_epochs": 5.0})
   per_epoch = run.batches.steps_per_epoch
   due = [step for step in range(11 * per_epoch) if refresh.due(run.method.refreshes, step, per_epoch)]
   assert due == [0, 5 * per_epoch, 10 * per_epoch]
@@ -522,9 +486,9 @@ def test_depsl_has_no_classifiers(data, tmp_path):
   ],
   ids=str,
 )
-def test_what_cannot_be_is_refused(settings, message, make_run):
+def test_what_cannot_be_is_refused(settings, message, start):
   with pytest.raises(ConfigError, match=message):
-    make_run(**{**UNIDEC, **settings})
+    start(**settings)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 import tiny_runs
+from kills import killed
 from same_runs import assert_same_runs
 
 from xmc_jax import methods
@@ -26,14 +27,9 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("refit") / "data")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(folder, tmp_path_factory):
+def undisturbed(data, tmp_path_factory):
   workdir = tmp_path_factory.mktemp("run") / "undisturbed"
-  return workdir, commands.train_and_test(tiny_runs.config(folder, **SETTINGS), workdir)
+  return workdir, commands.train_and_test(tiny_runs.config(data, **SETTINGS), workdir)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +48,8 @@ def test_nothing_to_train_again_with(key):
     methods.check_config(config)
 
 
-def test_labels_are_as_frequent_as_in_the_rows_that_the_parameters_saw(folder, tmp_path, monkeypatch):
-  run = tiny_runs.open_run(folder, tmp_path / "run", **SETTINGS)
+def test_labels_are_as_frequent_as_in_the_rows_that_the_parameters_saw(data, tmp_path, monkeypatch):
+  run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS)
   monkeypatch.setattr(SavedSteps, "is_refitted", lambda self: True)
   for where, rows in ((run.workdir, run.dataset.train), (tmp_path / "last", run.data.train)):
     again = run.ranking_in(where)
@@ -72,11 +68,10 @@ def newest(folder):
 
 
 @pytest.mark.slow
-def test_what_is_used_saw_all_rows(undisturbed, folder, tmp_path):
+def test_what_is_used_saw_all_rows(undisturbed, data, tmp_path):
   workdir, means = undisturbed
-  run = runs.reopen(workdir)
-  trained = run.trained()
-  params, step = trained.params, trained.step
+  trained = runs.reopen(workdir).trained()
+  run, step = trained.run, trained.step
   best, per_epoch = newest(workdir / "best"), run.batches.steps_per_epoch
   assert (per_epoch, len(run.data.validation)) == (11, 20)  # 170 rows, 16 at a time; of all 190 rows it is 12
   assert step == newest(workdir / "refit" / "best") == best // 11 * 12
@@ -84,32 +79,16 @@ def test_what_is_used_saw_all_rows(undisturbed, folder, tmp_path):
   assert commands.test(workdir) == means
   # By hand: the same settings, with no rows held out and as many steps.
   settings = SETTINGS | {"train.refit": False, "data.num_validation": 0}
-  other = tiny_runs.open_run(folder, tmp_path / "all", **settings)
+  other = tiny_runs.open_run(data, tmp_path / "all", **settings)
   loop.train(other, loop.MetricWriter(tmp_path / "all"), last_step=step)
   with_all = other.trained().params
   first = run.saved.best(read_only=True).restore_trained(best, run.method.sharding_rules, run.mesh)[0]
-  assert bits(params) == bits(with_all) != bits(first)
-
-
-class Killed(BaseException):
-  """What a kill looks like from within the process."""
-
-
-def kill(patch, owner, name, when):
-  """Makes the first call for which `when(*arguments)` holds the last one of the process."""
-  original = getattr(owner, name)
-
-  def wrapped(*arguments, **named):
-    if when(*arguments):
-      raise Killed
-    return original(*arguments, **named)
-
-  patch.setattr(owner, name, wrapped)
+  assert bits(trained.params) == bits(with_all) != bits(first)
 
 
 @pytest.mark.slow
-def test_kills_leave_no_trace(undisturbed, folder, tmp_path, monkeypatch):
-  config, workdir = tiny_runs.config(folder, **SETTINGS), tmp_path / "killed"
+def test_kills_leave_no_trace(undisturbed, data, tmp_path):
+  config, workdir = tiny_runs.config(data, **SETTINGS), tmp_path / "killed"
   left = [4]
 
   def fourth_step_on_all(step, *_):
@@ -122,8 +101,7 @@ def test_kills_leave_no_trace(undisturbed, folder, tmp_path, monkeypatch):
     (refit, "_save_final", lambda *_: True),
     (evaluate, "write_report", lambda *_: True),
   ):
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-      kill(patch, owner, name, when)
+    with killed(owner, name, when):
       commands.train_and_test(config, workdir)
     if name == "_save_final":  # until all is done, what the first training found is used
       assert runs.reopen(workdir).trained().step == newest(workdir / "best")
@@ -136,33 +114,27 @@ def test_kills_leave_no_trace(undisturbed, folder, tmp_path, monkeypatch):
   assert tiny_runs.metric_lines(workdir / "refit") == tiny_runs.metric_lines(whole / "refit")
 
 
-DEXA = {
-  "method.name": "dexa",
-  "method.loss": "margin",
-  "method.labels": "in_batch",
-  "method.num_label_clusters": 8,
-  "method.head_label_points": 8,
-  "method.clusters_first_epoch": 1.0,
-}
+DEXA = {**tiny_runs.DEXA, "method.head_label_points": 8}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dexa", "prime", "unidec"])
-def test_tables_are_those_of_all_rows(name, folder, tmp_path):
+def test_tables_are_those_of_all_rows(name, data, tmp_path):
   """What labels are made of may depend on the rows, such as how many are frequent: all are by hand's."""
   settings = SETTINGS | {"dexa": DEXA, "prime": tiny_runs.PRIME, "unidec": tiny_runs.UNIDEC}[name]
   if name != "unidec":  # margins have no label frequency
     settings.pop("method.log_prior")
-  means = commands.train_and_test(tiny_runs.config(folder, **settings), tmp_path / "run")
+  means = commands.train_and_test(tiny_runs.config(data, **settings), tmp_path / "run")
   assert commands.test(tmp_path / "run") == means
-  run = runs.reopen(tmp_path / "run")
-  trained = run.trained()
+  trained = runs.reopen(tmp_path / "run").trained()
   other = tiny_runs.open_run(
-    folder, tmp_path / "all", **(settings | {"train.refit": False, "data.num_validation": 0})
+    data, tmp_path / "all", **(settings | {"train.refit": False, "data.num_validation": 0})
   )
   loop.train(other, loop.MetricWriter(tmp_path / "all"), last_step=trained.step)
   by_hand = other.trained()
   assert bits(trained.tree) == bits(by_hand.tree)
   np.testing.assert_array_equal(trained.labels(), by_hand.labels())
-  counts = [np.bincount(one.data.train.unfiltered_positives.indices, minlength=60) for one in (run, other)]
+  counts = [
+    np.bincount(one.data.train.unfiltered_positives.indices, minlength=60) for one in (trained.run, other)
+  ]
   assert name != "dexa" or (counts[0] >= 8).sum() < (counts[1] >= 8).sum()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tiny_devices
 import tiny_runs
+from kills import killed, newest_checkpoint
 from same_runs import assert_same_runs, saved_state
 
 from xmc_jax import methods
@@ -101,11 +102,6 @@ def _command(workdir, config, kill=""):
   )
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-  return tiny_runs.write_graphs(tiny_runs.write_data(tmp_path_factory.mktemp("resume") / "data"))
-
-
 # Six steps an epoch, a checkpoint every two, an evaluation every six. What the run goes on from
 # after each kill is the newest checkpoint.
 KILLS = [
@@ -145,8 +141,7 @@ def test_a_run_killed_again_and_again_ends_like_one_never_stopped(data, tmp_path
   for kill, newest in KILLS:
     killed = _command(tmp_path / "killed", config, kill)
     assert killed.returncode == -9, f"{kill}: {killed.stderr}"
-    saved = StepFolder(tmp_path / "killed" / "checkpoints", read_only=True).latest()
-    assert saved == (newest or None), kill
+    assert newest_checkpoint(tmp_path / "killed") == (newest or None), kill
   last = _command(tmp_path / "killed", config)
   assert last.returncode == 0, last.stderr
   for text in (undisturbed.stderr, last.stderr):  # no library speaks to the user
@@ -194,25 +189,8 @@ def test_going_on_from_further_back_forgets_the_best_of_a_later_step(data, tmp_p
   assert runs.reopen(workdir).trained().step <= 12
 
 
-class Killed(BaseException):
-  """What a kill looks like from within the process."""
-
-
-def _kill(patch, owner, name, at):
-  """Makes the `at`-th call of a function the last one of the process."""
-  original, left = getattr(owner, name), [at]
-
-  def wrapped(*args, **kwargs):
-    left[0] -= 1
-    if not left[0]:
-      raise Killed
-    return original(*args, **kwargs)
-
-  patch.setattr(owner, name, wrapped)
-
-
 @pytest.mark.slow
-def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path, monkeypatch):
+def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path):
   """Pools of sampled labels, evaluations and checkpoints out of step, and kills around the early stop."""
   config = tiny_runs.config(
     data,
@@ -230,64 +208,40 @@ def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path, monkeypa
   lines = [line for line in tiny_runs.metric_lines(tmp_path / "undisturbed") if "eval/P@1" in line]
   stopped = lines[-1]["step"]
   assert stopped < 54, "the run never stops early: choose other settings"
+  last = (stopped - 1) // 4 * 4  # checkpoint before it: they stand every four steps
   for kill in (
-    lambda patch: _kill(patch, loop.TrainStep, "__call__", 6),
-    lambda patch: _kill(patch, evaluate, "score", 2),
+    (loop.TrainStep, "__call__", 6),
+    (evaluate, "score", 2),
     # In the evaluation that stops the run, and then between it and its checkpoint.
-    lambda patch: _kill_when(
-      patch, evaluate, "score", lambda: _newest(tmp_path / "killed") == _last(stopped)
-    ),
-    lambda patch: _kill_when_stopped(patch),
+    (evaluate, "score", lambda *_: newest_checkpoint(tmp_path / "killed") == last),
+    (StepFolder, "save", lambda *arguments: arguments[-1].get("stopped")),
     # After the stop was saved, before the test.
-    lambda patch: _kill(patch, evaluate, "write_report", 1),
+    (evaluate, "write_report"),
   ):
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-      kill(patch)
+    with killed(*kill):
       commands.train_and_test(config, tmp_path / "killed")
   assert commands.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
 
 
+_SAVED_OFTEN = {"checkpoint.every_epochs": 0.4}
 _CLUSTERED = {
-  "method.loss": "margin",
-  "method.labels": "in_batch",
   "method.clusters_first_epoch": 0.5,
   "method.clusters_every_steps": 7,
-  "checkpoint.every_epochs": 0.4,
-  "train.table_learning_rate": 0.02,
+  "encoder.embedding_dropout": 0.1,
+  **_SAVED_OFTEN,
 }
-_DEXA = {
-  **_CLUSTERED,
-  "method.name": "dexa",
-  "method.num_label_clusters": 8,
-  "method.label_clusters_every_epochs": 1.5,
-}
-
-
+_DEXA = {**tiny_runs.DEXA, **_CLUSTERED, "method.label_clusters_every_epochs": 1.5}
 _UNIDEC = {
   **tiny_runs.UNIDEC,
   "method.shortlist_every_epochs": 5.0,
   "method.shortlist_every_steps": 5,
   "method.pool_size": 40,
   "encoder.embedding_dropout": 0.1,
-  "checkpoint.every_epochs": 0.4,
+  **_SAVED_OFTEN,
   "train.head_learning_rate": 0.03,
 }
-
-
-_PRIME = {
-  **tiny_runs.PRIME,
-  "method.clusters_first_epoch": 0.5,
-  "method.clusters_every_steps": 7,
-  "checkpoint.every_epochs": 0.4,
-}
-_RAMEN = {**tiny_runs.RAMEN, "method.clusters_first_epoch": 0.5, "checkpoint.every_epochs": 0.4}
-_RAE_XMC = {
-  **tiny_runs.RAE_XMC,
-  "method.point_positive_weight": 0.5,
-  "method.clusters_first_epoch": 0.5,
-  "checkpoint.every_epochs": 0.4,
-}
+_RAMEN = {**tiny_runs.RAMEN, "method.clusters_first_epoch": 0.5, **_SAVED_OFTEN}
 # Odds of walks are in the run's folder; what the encoder at the start kept, in checkpoints alone.
 _RAMEN_PRETRAINED = {
   **_RAMEN,
@@ -296,83 +250,57 @@ _RAMEN_PRETRAINED = {
   "method.pruning_by": "pretrained_centred",
 }
 _SETTINGS = {
+  "fresh": {
+    "method.labels": "in_batch",
+    "method.num_fresh_negatives": 6,
+    **_SAVED_OFTEN,
+  },  # a cache of labels
   "dexa": _DEXA,
   "unidec": _UNIDEC,
-  "prime": _PRIME,
+  "prime": {**tiny_runs.PRIME, **_CLUSTERED, "encoder.embedding_dropout": 0.0},
   "ramen": _RAMEN,
   "ramen_pretrained": _RAMEN_PRETRAINED,
-  "rae_xmc": _RAE_XMC,
+  "rae_xmc": {
+    **tiny_runs.RAE_XMC,
+    "method.point_positive_weight": 0.5,
+    "method.clusters_first_epoch": 0.5,
+    **_SAVED_OFTEN,
+  },
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["classifier", *_SETTINGS])
-def test_refreshes_and_tables_resume_bit_identically(method, data, tmp_path, monkeypatch):
+def test_refreshes_and_tables_resume_bit_identically(method, graph_data, tmp_path):
   """What refreshes made is saved: made anew from later parameters it would be another."""
   settings = _SETTINGS.get(method)
   if method == "classifier":
-    commands.train_and_test(tiny_runs.config(data, **_DEXA), tmp_path / "encoder")
-    settings = {
-      **_CLUSTERED,
-      "method.name": "classifier",
-      "method.labels": "in_batch_table",
+    commands.train_and_test(tiny_runs.config(graph_data, **_DEXA), tmp_path / "encoder")
+    settings = {**tiny_runs.CLASSIFIER, **_CLUSTERED, "data.path": "", "eval.num_candidates": 20}
+    settings |= {
       "init_from": str(tmp_path / "encoder"),
-      "data.path": "",
-      "eval.num_candidates": 20,
+      "method.num_positives": 1,
+      "method.query_dropout": 0.5,
     }
-  config = tiny_runs.config(data, **settings)
+  config = tiny_runs.config(graph_data, **settings)
   expected = commands.train_and_test(config, tmp_path / "undisturbed")
   for at in (3, 6, 9):
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-      _kill(patch, loop.TrainStep, "__call__", at)
+    with killed(loop.TrainStep, "__call__", at):
       commands.train_and_test(config, tmp_path / "killed")
   if method == "classifier":
     shutil.rmtree(tmp_path / "encoder")  # a run that goes on no longer needs it
     for owner, point in ((ranking, "fit_own_scores"), (evaluate, "write_report")):
-      with monkeypatch.context() as patch, pytest.raises(Killed):
-        _kill(patch, owner, point, 1)
+      with killed(owner, point):
         commands.train_and_test(config, tmp_path / "killed")
   assert commands.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
 
 
-def _newest(workdir):
-  return StepFolder(workdir / "checkpoints", read_only=True).latest()
-
-
-def _last(stopped):
-  """The last checkpoint before a step; they stand every four."""
-  return (stopped - 1) // 4 * 4
-
-
-def _kill_when(patch, owner, name, condition):
-  original = getattr(owner, name)
-
-  def wrapped(*args, **kwargs):
-    if condition():
-      raise Killed
-    return original(*args, **kwargs)
-
-  patch.setattr(owner, name, wrapped)
-
-
-def _kill_when_stopped(patch):
-  original = StepFolder.save
-
-  def save(self, step, state, refreshed, host):
-    if host.get("stopped"):
-      raise Killed
-    original(self, step, state, refreshed, host)
-
-  patch.setattr(StepFolder, "save", save)
-
-
 @pytest.mark.slow
-def test_times_go_on_over_a_kill(data, tmp_path, monkeypatch):
+def test_times_go_on_over_a_kill(data, tmp_path):
   """Stage times are those of all processes, up to the checkpoint that was gone on from."""
   config = tiny_runs.config(data, **{"train.num_epochs": 2, "eval.every_epochs": 0.0})
-  with monkeypatch.context() as patch, pytest.raises(Killed):
-    _kill(patch, loop.TrainStep, "__call__", 9)
+  with killed(loop.TrainStep, "__call__", 9):
     commands.train_and_test(config, tmp_path / "run")
   run = runs.reopen(tmp_path / "run")
   saved = checksums.read_record(run.workdir / "checkpoints" / "6")["seconds"]
@@ -390,13 +318,9 @@ _MOVED = {
 }
 
 
-def _devices(data, label):
-  return {"mesh.data": data, "mesh.label": label}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
-def test_a_transformer_that_drops_resumes_bit_identically(kind, data, tmp_path, monkeypatch):
+def test_a_transformer_that_drops_resumes_bit_identically(kind, data, tmp_path):
   """Hidden states and attention weights dropped, texts in chunks of the gradient cache, layers made again."""
   config = tiny_runs.config(
     data,
@@ -412,8 +336,7 @@ def test_a_transformer_that_drops_resumes_bit_identically(kind, data, tmp_path, 
   )
   expected = commands.train_and_test(config, tmp_path / "undisturbed")
   for at in (3, 4):
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-      _kill(patch, loop.TrainStep, "__call__", at)
+    with killed(loop.TrainStep, "__call__", at):
       commands.train_and_test(config, tmp_path / "killed")
   assert commands.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")
@@ -431,34 +354,26 @@ def test_a_transformer_that_drops_resumes_bit_identically(kind, data, tmp_path, 
     ("dexa", (2, 4), (1, 1)),
   ],
 )
-def test_a_run_goes_on_over_another_mesh(method, begun, ended, tmp_path, monkeypatch):
+def test_a_run_goes_on_over_another_mesh(method, begun, ended, data, tmp_path):
   """60 labels are 60 rows on one device and 64 on eight: of tables, their moments, and the label cache.
 
   DEXA's 11 auxiliary vectors likewise are 11 rows and 16. Equal but for rounding, to a relative 1e-4.
   """
-  folder = tiny_runs.write_data(tmp_path / "data")
   settings = {**_MOVED[method], "encoder.embedding_dropout": 0.0, "train.num_epochs": 2}
-  original, tables = loop._Loop._step, []
-
-  def stopped(loop, number, *args, **options):
-    if number > 8:
-      raise KeyboardInterrupt
-    original(loop, number, *args, **options)
+  tables = []
 
   def go(name, **overrides):
     workdir = tmp_path / name
-    run = tiny_runs.open_run(folder, workdir, **settings, **overrides)
+    run = tiny_runs.open_run(data, workdir, **settings, **overrides)
     loop.train(run, MetricWriter(workdir))
-    state = saved_state(workdir / "checkpoints", _newest(workdir))
+    state = saved_state(workdir / "checkpoints", newest_checkpoint(workdir))
     tables.append(run.trained().labels())  # whatever mesh saved the parameters
     return {"params": state["params"], "extra_state": state["extra_state"]}
 
   expected = go("whole")
-  monkeypatch.setattr(loop._Loop, "_step", stopped)
-  with pytest.raises(KeyboardInterrupt):
-    go("moved", **_devices(*begun))
-  monkeypatch.setattr(loop._Loop, "_step", original)
-  found = go("moved", **_devices(*ended))
+  with killed(loop.TrainStep, "__call__", 9):
+    go("moved", **dict(zip(("mesh.data", "mesh.label"), begun)))
+  found = go("moved", **dict(zip(("mesh.data", "mesh.label"), ended)))
   num_padded = 0
   for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
     if left.shape != right.shape:

@@ -26,11 +26,6 @@ OVA = {"method.name": "ova", "method.loss": "binary", "method.labels": "table"}
 SETTINGS = {"dexml": {}, "ova": OVA, "prime": {**tiny_runs.PRIME, "method.clusters_first_epoch": 9.0}}
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("skipped") / "data")
-
-
 @pytest.fixture
 def poisoned(monkeypatch):
   """Every method's loss has a poison added, which comes in a field of the batch that none of them reads."""
@@ -57,9 +52,7 @@ def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poiso
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS[method], **{"train.max_skipped_steps": 1})
   step = tiny_runs.train_step(run)
   state = step.first_state(*run.initial_parameters())
-  batch = sharding.put_batch(run.batches.build(0), run.mesh)._replace(
-    **loop.static_labels(run.batches, run.mesh)
-  )
+  batch = tiny_runs.placed_batch(run, 0)
   state, _ = step(state, batch._replace(shared=jnp.float32(0.0)))
   before = jax.device_get(state)
   state, found = step(state, batch._replace(shared=jnp.float32(value)))
@@ -179,11 +172,3 @@ def test_an_overflow_of_half_precision_is_caught(data, tmp_path):
   run.initial_parameters = huge
   with pytest.raises(UserError, match=r"train/(loss|gradient_norm) is (nan|-?inf) at step 1, training rows"):
     loop.train(run, MetricWriter(run.workdir))
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_bits(data, tmp_path):
-  config = tiny_runs.config(data, **{"train.num_epochs": 2, "encoder.embedding_dropout": 0.1})
-  for name in ("one", "other"):
-    commands.train_and_test(config, tmp_path / name)
-  assert_same_runs(tmp_path / "one", tmp_path / "other")

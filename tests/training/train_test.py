@@ -13,22 +13,17 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
+from kills import killed
 
 import xmc_jax
 from xmc_jax.cli import commands
 from xmc_jax.data import documents
-from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.runs import create, evaluate, predict
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.predict import predict_lines
 from xmc_jax.training import loop
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("train") / "data")
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +50,7 @@ def test_a_run_writes_what_it_says(finished):
     *("config.json", "chunks.json", "data", "tokenizer.json", "checkpoints", "best"),
     *("metrics.jsonl", "report", "predictions", ".lock"),
   }
-  assert {path.name for path in (workdir / "checkpoints").iterdir()} == {
-    "12",
-    "18",
-  }  # the last two of 6, 12, 18
+  assert {path.name for path in (workdir / "checkpoints").iterdir()} == {"12", "18"}  # the last two of three
   assert len(list((workdir / "best").iterdir())) == 1
   report = json.loads((workdir / "report" / "metrics.json").read_text())
   assert report["metrics"] == means and report["rows"] == 50
@@ -84,9 +76,8 @@ def test_the_best_parameters_are_those_of_the_best_validation_score(finished):
   workdir, _ = finished
   scores = {line["step"]: line["eval/P@1"] for line in tiny_runs.metric_lines(workdir) if "eval/P@1" in line}
   first_best = max(scores, key=lambda step: (scores[step], -step))
-  run = runs.reopen(workdir)
-  trained = run.trained()
-  step = trained.step
+  trained = runs.reopen(workdir).trained()
+  run, step = trained.run, trained.step
   assert step == first_best
   queries = evaluate.embed_split(trained, run.data.validation)
   ranking = evaluate.rank_split(run, trained.ranker(), queries, run.data.validation)
@@ -154,14 +145,12 @@ def test_another_mesh_may_go_on(finished, data, no_training, tmp_path):
 def test_no_epochs_keep_the_first_parameters(settings, data, no_training, tmp_path):
   config = tiny_runs.config(data, **settings, **{"train.num_epochs": 0})
   means = commands.train_and_test(config, tmp_path)
-  run = runs.reopen(tmp_path)
-  trained = run.trained()
-  params, extra_state, step = trained.params, trained.extra_state, trained.step
-  assert step == 0 and commands.train_and_test(config, tmp_path) == means == commands.test(tmp_path)
-  for found, first in zip(jax.tree.leaves(params), jax.tree.leaves(run.initial_parameters()[0]), strict=True):
-    np.testing.assert_array_equal(found, first)
+  trained = runs.reopen(tmp_path).trained()
+  assert trained.step == 0 and commands.train_and_test(config, tmp_path) == means == commands.test(tmp_path)
+  jax.tree.map(np.testing.assert_array_equal, trained.params, trained.run.initial_parameters()[0])
   if settings:  # what is made before a first step
-    assert np.all(np.asarray(extra_state["label_cluster"]) >= 0) and np.any(extra_state["centroids"])
+    made = trained.extra_state
+    assert np.all(np.asarray(made["label_cluster"]) >= 0) and np.any(made["centroids"])
   assert xmc_jax.Model.load(tmp_path, warm=False).predict(["bate kerv"], k=3)[0].shape == (1, 3)
 
 
@@ -239,15 +228,9 @@ def test_an_infinite_loss_stops_with_step_rows_and_checkpoint(data, tmp_path, mo
 
 
 def test_a_learning_rate_out_of_bounds_stops_before_anything_is_saved(data, tmp_path):
-  overrides = {
-    "train.learning_rate": 1e9,
-    "train.warmup_fraction": 0.0,
-    "encoder.normalize": False,
-    "method.temperature": 1.0,
-  }
-  with pytest.raises(
-    UserError, match=r"at step \d, training rows .*; no checkpoint was saved yet; try a lower"
-  ):
+  overrides = {"train.learning_rate": 1e9, "train.warmup_fraction": 0.0}
+  overrides |= {"encoder.normalize": False, "method.temperature": 1.0}
+  with pytest.raises(UserError, match=r"at step \d, training rows .*; no checkpoint was saved yet; try"):
     commands.train_and_test(tiny_runs.config(data, **overrides), tmp_path / "run")
 
 
@@ -323,8 +306,7 @@ def test_init_from_starts_with_the_parameters_of_another_run(finished, data, tmp
   )
   run = create.create(config, tmp_path / "second", MetricWriter(tmp_path / "second"))
   found = run.initial_parameters()[0]
-  for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-    np.testing.assert_array_equal(left, right)
+  jax.tree.map(np.testing.assert_array_equal, found, expected)
   means = commands.train_and_test(config, tmp_path / "second")
   assert means["P@1"] == pytest.approx(finished[1]["P@1"], abs=0.05)
   # Once there is a checkpoint, the other run is no longer needed.
@@ -361,9 +343,7 @@ def test_no_transfer_is_implicit(data, tmp_path):
   step = tiny_runs.train_step(run)
   state = step.first_state(*run.initial_parameters())
   for number in range(2):
-    batch = sharding.put_batch(run.batches.build(number), run.mesh)._replace(
-      **loop.static_labels(run.batches, run.mesh)
-    )
+    batch = tiny_runs.placed_batch(run, number)
     if number == 0:
       state, _ = step(state, batch)
     else:
@@ -463,20 +443,12 @@ def test_predict_lines_of_nothing(model):
   assert predict_lines(model, [], out, k=3) == 0 and out.getvalue() == ""
 
 
-def test_a_killed_prediction_is_gone_on_with(finished, tmp_path, monkeypatch, capfd):
+def test_a_killed_prediction_is_gone_on_with(finished, tmp_path, capfd):
   """The same bytes as undisturbed, in the texts' order."""
   workdir, source = finished[0], tmp_path / "texts.txt"
   source.write_text("".join(f"bave {number} mima\n" for number in range(25)))
   assert predict.predict_command(workdir, str(source), str(tmp_path / "whole"), 3, block=4) == 25
-  calls, original = itertools.count(1), xmc_jax.Model.predict
-
-  def killed(self, *args, **settings):
-    if next(calls) == 4:
-      raise KeyboardInterrupt
-    return original(self, *args, **settings)
-
-  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(xmc_jax.Model, "predict", killed)
+  with killed(xmc_jax.Model, "predict", 4):
     predict.predict_command(workdir, str(source), str(tmp_path / "killed"), 3, block=4)
   assert not (tmp_path / "killed").exists()
   capfd.readouterr()
