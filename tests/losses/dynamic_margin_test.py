@@ -84,14 +84,6 @@ def test_gradient_through_the_weights_by_hand():
   np.testing.assert_allclose(expected, [1.20, -0.05, -0.15], atol=0.01)
 
 
-def test_with_equal_bounds_it_is_a_fixed_margin():
-  rng = np.random.default_rng(0)
-  scores, labels = 0.4 * rng.standard_normal((20, 9)), rng.random((20, 9)) < 0.4
-  got = losses.dynamic_margin(scores, labels, minimum=0.2, maximum=0.2, num_negatives=3)
-  fixed = losses.margin(scores, labels, margin=0.2, num_negatives=3)
-  np.testing.assert_allclose(got, fixed * np.clip((~labels).sum(1), 1, 3), rtol=1e-5, atol=1e-6)
-
-
 @hypothesis.given(
   sizes=st.sampled_from(  # labels, negatives and margins: each of these is a program of its own
     [(12, 3, (0.1, 0.3)), (12, 100, (0.0, 0.05)), (12, 1, (0.2, 0.2)), (2, 3, (0.1, 0.3)), (1, 1, (0.2, 0.2))]

@@ -100,13 +100,3 @@ def test_finite_at_extremes_and_blind_to_what_is_masked(loss):
   assert np.isfinite(value) and np.all(np.isfinite(slope)) and not np.any(slope[~where])
   other = np.where(where, scores, 17.0)
   assert total(other) == value
-
-
-def test_masked_is_sliced():
-  rng = np.random.default_rng(1)
-  scores, labels = rng.normal(size=(5, 7)).astype(np.float32), rng.random((5, 7)) < 0.4
-  real = np.zeros((5, 7), bool)
-  real[:4, :5] = True
-  whole = pick_some_labels(scores, labels, losses.decoupled_softmax, where=real)
-  part = pick_some_labels(scores[:4, :5], labels[:4, :5], losses.decoupled_softmax)
-  np.testing.assert_allclose(whole, part, rtol=1e-6)

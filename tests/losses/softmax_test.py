@@ -21,14 +21,6 @@ def test_hand_worked_weights_and_mask():
   np.testing.assert_allclose(got, -0.75 * np.log(1 / 6) - 0.25 * np.log(2 / 6), rtol=1e-6)
 
 
-def test_default_weights_count_positives_inside_the_mask():
-  scores, labels = np.array([0.0, 1.0, 2.0], np.float32), [1, 0, 1]
-  where = np.array([True, True, False])
-  np.testing.assert_allclose(
-    softmax(scores, labels, where=where), softmax(scores[:2], labels[:2], weights=np.ones(2)), rtol=1e-6
-  )
-
-
 def test_a_positive_of_weight_zero_still_competes():
   scores = jnp.zeros(4)
   np.testing.assert_allclose(softmax(scores, [1, 1, 0, 0], weights=jnp.array([1.0, 0, 0, 0])), np.log(4))

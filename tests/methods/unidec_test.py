@@ -13,7 +13,7 @@ import optax
 import pytest
 import tiny_runs
 
-from xmc_jax import losses, refresh
+from xmc_jax import refresh
 from xmc_jax.cli import commands
 from xmc_jax.data import special_ids
 from xmc_jax.distributed import sharding
@@ -23,9 +23,10 @@ from xmc_jax.methods.components import label_priors, unidec_loss
 from xmc_jax.retrieval import index
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
-from xmc_jax.training import loop
 
 UNIDEC = tiny_runs.UNIDEC
+ALL_LABELS = {"method.labels": "all", "method.num_hard_negatives": 0}
+LOG_Q = {"method.log_q": True}
 DEPSL = {**UNIDEC, "method.encoder_weight": 1.0}
 
 
@@ -142,6 +143,8 @@ CASES = [
   {"method.classifier_loss": "binary"},
   {"method.encoder_weight": 1.0},
   {"method.num_hard_negatives": 0, "method.pool_size": 40},
+  # All labels and positives, by text alone and one way: DEXML's decoupled softmax.
+  {**ALL_LABELS, "method.num_positives": 0, "method.encoder_weight": 1.0, "method.symmetric": False},
 ]
 
 
@@ -152,7 +155,7 @@ def test_unidec_is_its_formula(case, start):
   refreshed, _ = tiny_runs.renewed(run, params, extra_state)
   loss_of = jax.jit(lambda params, batch: tiny_runs.loss(run, params, extra_state, batch)[:2])
   for number in (0, 1):
-    batch = run.batches.build(number, refreshed)
+    batch = jax.device_get(tiny_runs.placed_batch(run, number, refreshed))
     found, metrics = loss_of(params, batch)
     expected = _reference(run, params, batch)
     assert expected > 0.1 and float(found) == pytest.approx(expected, rel=1e-4)
@@ -199,24 +202,6 @@ def test_log_q_is_the_log_of_how_often_a_label_is_in_a_pool(case, start, monkeyp
 
 
 @pytest.mark.slow
-def test_over_all_labels_and_positives_it_is_the_loss_over_all_labels(start):
-  """β >= max |P_i|, every label in the pool, λ = 1: queries against labels are DEXML's decoupled softmax."""
-  every = {"method.labels": "all", "method.num_positives": 0, "method.num_hard_negatives": 0}
-  run, params, extra_state = start(**{**DEPSL, **every, "method.symmetric": False})
-  truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray() > 0
-  scores = (
-    run.embedder.queries(params, extra_state, run.data.train.tokens)
-    @ run.embedder.labels(params, extra_state).T
-    / 0.05
-  )
-  per_row = np.asarray(losses.decoupled_softmax(scores, truth & ~filtered, where=~filtered))
-  for number in range(run.batches.steps_per_epoch):
-    batch = run.batches.build(number)._replace(**loop.static_labels(run.batches, run.mesh))
-    found = tiny_runs.loss(run, params, extra_state, batch)[0]
-    assert float(found) == pytest.approx(per_row[batch.rows[batch.rows >= 0]].mean(), rel=1e-5)
-
-
-@pytest.mark.slow
 def test_what_a_pool_drops_is_counted_over_the_whole_run(start):
   run, params, extra_state = start(**{"method.pool_size": 30})
   refreshed, total = tiny_runs.renewed(run, params, extra_state)[0], np.zeros(2)
@@ -234,11 +219,7 @@ def test_what_a_pool_drops_is_counted_over_the_whole_run(start):
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "case",
-  [
-    {},
-    pytest.param({"method.binary_weight": 1.0}, marks=pytest.mark.slow),
-    pytest.param({"method.symmetric": False}, marks=pytest.mark.slow),
-  ],
+  [{}, {"method.binary_weight": 1.0}, {"method.symmetric": False}],
   ids=str,
 )
 def test_a_step_changes_the_classifiers_of_the_pool_and_no_other(case, start):
@@ -410,8 +391,8 @@ def test_refreshes_are_due_at_once_and_every_few_epochs(start):
 
 @pytest.mark.slow
 def test_labels_are_ranked_by_both_halves_or_by_one(trained, data):
-  run = runs.reopen(trained)
-  best = run.trained()
+  best = runs.reopen(trained).trained()
+  run = best.run
   queries, whole = best.queries(run.dataset.test.tokens), best.labels()
   halves = {view: best.labels(view) for view in ("encoder", "classifier")}
   assert queries.shape[1] == whole.shape[1] == 20
@@ -445,10 +426,9 @@ def test_a_report_has_each_half_and_the_run_learns(trained):
 @pytest.mark.slow
 def test_depsl_has_no_classifiers(data, tmp_path):
   means = commands.train_and_test(tiny_runs.config(data, **DEPSL), tmp_path / "run")
-  run = runs.reopen(tmp_path / "run")
-  trained = run.trained()
-  params = trained.params
-  assert set(params) == {"encoder", "text_head"} and not run.method.sparse_params and not run.method.scorers
+  trained = runs.reopen(tmp_path / "run").trained()
+  method = trained.run.method
+  assert set(trained.params) == {"encoder", "text_head"} and not method.sparse_params and not method.scorers
   assert trained.labels().shape == (tiny_runs.NUM_LABELS, 12)
   assert means["P@1"] > 0.2
   with pytest.raises(ConfigError, match="this run has no classifiers"):
@@ -466,22 +446,13 @@ def test_depsl_has_no_classifiers(data, tmp_path):
     ({"method.encoder_weight": 1.0, "method.binary_weight": 1.0}, "binary_weight = 1.0 has no effect"),
     ({"method.classifier_dim": 0, "method.classifier_loss": "binary"}, "classifier_loss = 'binary' has no"),
     ({"method.symmetric": False, "method.encoder_query_weight": 0.1}, "query_weight = 0.1 has no effect"),
+    ({**ALL_LABELS, "method.pool_size": 9}, "pool_size = 9 has no effect"),
     (
-      {"method.labels": "all", "method.num_hard_negatives": 0, "method.pool_size": 9},
-      "pool_size = 9 has no effect",
+      {**ALL_LABELS, "method.log_q": True},
+      "log_q = True has no effect when .*'all': .*log_q=False",
     ),
-    (
-      {"method.labels": "all", "method.num_hard_negatives": 0, "method.log_q": True},
-      "log_q = True has no effect when method.labels = 'all': .*set --config.method.log_q=False, or",
-    ),
-    (
-      {"method.positive_sampling": "inverse_propensity", "method.log_q": True},
-      "log_q = True takes positives for uniform, and .* 'inverse_propensity'",
-    ),
-    (
-      {"train.relevance_weights": True, "method.log_q": True},
-      "log_q = True takes positives for uniform, and train.relevance_weights = True",
-    ),
+    ({**LOG_Q, "method.positive_sampling": "inverse_propensity"}, "for uniform, and .* 'inverse_propensity'"),
+    ({**LOG_Q, "train.relevance_weights": True}, "for uniform, and train.relevance_weights = True"),
     ({"method.num_hard_negatives": 9}, "num_hard_negatives = 9 is more than method.shortlist_size = 8"),
   ],
   ids=str,
@@ -492,30 +463,17 @@ def test_what_cannot_be_is_refused(settings, message, start):
 
 
 @pytest.mark.slow
-def test_a_run_is_searched_as_told(trained, monkeypatch):
-  texts, built = list(runs.reopen(trained).dataset.test.texts), []
+def test_a_search_that_is_not_the_runs_own_has_a_report_of_its_own(trained, monkeypatch):
   monkeypatch.setattr(index, "_SMALLEST", 20)  # of labels that ScaNN is built for
-  original = index._build
-  monkeypatch.setattr(index, "_build", lambda *given: built.append(given) or original(*given))
-  exact = Model.load(trained, backend="exact").predict(texts, 4)
-  assert not built
-  for scores in ("fused", "encoder"):  # half of the columns of one view are 0
-    found = Model.load(trained, backend="scann", scores=scores).predict(texts, 4)
-    assert len(built) == 1
-    built.clear()
-    if scores == "fused":
-      same = [len(set(a) & set(b)) for a, b in zip(found[0].tolist(), exact[0].tolist())]
-      assert np.mean(same) > 0.9 * 4
-  with pytest.raises(ConfigError, match=r"eval\.backend = 'hnsw' is not one of 'exact', 'scann', 'auto'"):
-    Model.load(trained, backend="hnsw")
-
-
-@pytest.mark.slow
-def test_a_search_that_is_not_the_runs_own_has_a_report_of_its_own(trained):
+  built, build = [], index._build
+  monkeypatch.setattr(index, "_build", lambda *given: built.append(given) or build(*given))
   before = (trained / "report" / "metrics.json").read_text()
+  commands.test(trained, scores="fused", backend="exact")  # as the run itself
+  assert not built
   commands.test(trained, backend="scann")
   commands.test(trained, scores="encoder", backend="scann")
-  commands.test(trained, scores="fused", backend="exact")  # as the run itself
   assert (trained / "report" / "metrics.json").read_text() == before
   names = {path.name for path in (trained / "report").glob("metrics*.json")}
-  assert names == {"metrics.json", "metrics_scann.json", "metrics_encoder_scann.json"}
+  assert names == {"metrics.json", "metrics_scann.json", "metrics_encoder_scann.json"} and built
+  with pytest.raises(ConfigError, match=r"eval\.backend = 'hnsw' is not one of 'exact', 'scann', 'auto'"):
+    Model.load(trained, backend="hnsw")

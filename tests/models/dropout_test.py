@@ -1,15 +1,14 @@
 """Dropout inside the transformer: where it acts, how much it drops, and that a key settles it."""
 
-import functools
 import itertools
 
 import encoder_references
-import flax
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from encoder_references import assert_close, compiled, random_params, value_and_gradients
 from scipy.special import softmax
 
 from xmc_jax.models import attention, fused_attention, hf_names
@@ -21,6 +20,7 @@ SPEC = EncoderSpec("bert", 50, 16, 2, 2, 24, 20, num_types=2)
 RATES = {"hidden": {"dropout": 0.3}, "attention": {"attention_dropout": 0.3}}
 RATES["both"] = RATES["hidden"] | RATES["attention"]
 KEY = jax.random.key(5)
+PARAMS = random_params(SPEC, 0.3, seed=1)
 
 
 def _inputs(vocab_size=50):
@@ -29,36 +29,12 @@ def _inputs(vocab_size=50):
   return rng.integers(0, vocab_size, (4, 8)).astype(np.int32), np.arange(8) < lengths[:, None]
 
 
-def _params(spec=SPEC):
-  flat, rng = {}, np.random.default_rng(1)
-  for path in hf_names.names(spec):
-    flat[path] = (path.endswith("scale") + 0.3 * rng.normal(size=hf_names.shape(path, spec))).astype(
-      np.float32
-    )
-  return flax.traverse_util.unflatten_dict(flat, sep="/")
-
-
-@functools.cache
-def _compiled(encoder):
-  return jax.jit(lambda params, ids, mask, key=None: encoder.apply({"params": params}, ids, mask, key))
-
-
 def _apply(encoder, key=None):
-  return np.asarray(_compiled(encoder)(_params(), *_inputs(), key), np.float64)
+  return np.asarray(compiled(encoder)(PARAMS, *_inputs(), key), np.float64)
 
 
 def _value_and_gradient(encoder, num_places=None):
-  ids, mask = _inputs()
-
-  def loss(params):
-    hidden = encoder.apply({"params": params}, ids, mask, KEY, num_places).astype(jnp.float32)
-    return jnp.where(mask[:, : hidden.shape[1], None], jnp.sin(hidden + jnp.arange(16)), 0).sum()
-
-  return jax.jit(jax.value_and_grad(loss))(_params())
-
-
-def _assert_close(found, expected):
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5, rtol=2e-5), found, expected)
+  return value_and_gradients(encoder, PARAMS, *_inputs(), KEY, num_places)
 
 
 def _factors(number, shape):
@@ -99,12 +75,7 @@ def test_sites_are_those_of_hugging_face(kind, attention_rate, num_sites, monkey
     monkeypatch.setattr(
       module, "dropout", lambda x, rate, key: x * _factors(next(numbers), x.shape) if rate else x
     )
-  tensors = encoder_references.to_torch_names(theirs)
-  flat = {
-    path: tensors[name].T if path.endswith("kernel") else tensors[name]
-    for path, name in hf_names.names(spec).items()
-  }
-  params = flax.traverse_util.unflatten_dict(flat, sep="/")
+  params = encoder_references.our_params(spec, encoder_references.to_torch_names(theirs))
   encoder = Encoder(spec, dropout=0.1, attention_dropout=attention_rate)
   found = encoder.apply({"params": params}, ids, mask, KEY)
   assert next(numbers) == num_sites
@@ -174,10 +145,8 @@ def test_the_two_rates_are_apart():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RATES)
 def test_remat_drops_the_same_twice(name):
-  _assert_close(
-    _value_and_gradient(Encoder(SPEC, remat=True, **RATES[name])),
-    _value_and_gradient(Encoder(SPEC, **RATES[name])),
-  )
+  again, once = (_value_and_gradient(Encoder(SPEC, remat=remat, **RATES[name])) for remat in (True, False))
+  assert_close(again, once, 2e-5)
 
 
 @pytest.mark.slow
@@ -185,13 +154,13 @@ def test_remat_drops_the_same_twice(name):
 def test_packed_texts_drop_the_same_attention_weights(options):
   """Weights are laid out with padding either way; hidden states are not, and draw other masks."""
   encoder = Encoder(SPEC, attention_dropout=0.3, **options)
-  _assert_close(_value_and_gradient(encoder, num_places=20), _value_and_gradient(encoder))
+  assert_close(_value_and_gradient(encoder, num_places=20), _value_and_gradient(encoder), 2e-5)
 
 
 @pytest.mark.slow
 def test_packed_hidden_states_are_dropped():
   encoder, (ids, mask) = Encoder(SPEC, dropout=0.3), _inputs()
-  plain, packed = (encoder.apply({"params": _params()}, ids, mask, key, 20) for key in (None, KEY))
+  plain, packed = (encoder.apply({"params": PARAMS}, ids, mask, key, 20) for key in (None, KEY))
   assert np.isfinite(packed).all() and not np.allclose(packed[mask], plain[mask])
 
 

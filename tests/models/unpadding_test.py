@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from encoder_references import random_params, value_and_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,15 +59,9 @@ def test_the_encoder_gives_the_same_with_and_without_padding(options, spare):
   rng, encoder = np.random.default_rng(1), Encoder(SPEC, **options)
   ids, lengths = rng.integers(0, 97, (6, 12)), np.array([12, 3, 1, 7, 12, 2])
   mask = jnp.arange(12) < lengths[:, None]
-  params = encoder.init(KEY, ids, mask)["params"]
-  weights = rng.normal(size=(6, 12, 16))[:, : 1 if options.get("first_only") else 12]
-  real = 1 if options.get("first_only") else mask[..., None]
-
-  def total(params, num_places):
-    return jnp.sum(encoder.apply({"params": params}, ids, mask, None, num_places) * real * weights)
-
-  step = jax.jit(jax.value_and_grad(total), static_argnums=1)
-  (found, gradients), (wanted, expected) = step(params, int(lengths.sum()) + spare), step(params, None)
+  inputs = encoder, random_params(SPEC), ids, mask
+  found, gradients = value_and_gradients(*inputs, num_places=int(lengths.sum()) + spare)
+  wanted, expected = value_and_gradients(*inputs)
   np.testing.assert_allclose(found, wanted, rtol=1e-5)
   # A key's bias moves every score of a query alike: its gradient is rounding, on both sides.
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), gradients, expected)

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from streaming_references import KINDS, OPTIONS, Case, draw_columns, make_case, reference, spread, spread_all
 
 from xmc_jax import losses
+from xmc_jax.distributed import sharding
 from xmc_jax.ops import streaming_loss
 
 LOSSES = {kind: getattr(losses, {"soft_top_k": "soft_top_k_loss"}.get(kind, kind)) for kind in KINDS}
@@ -151,11 +152,6 @@ def test_low_precision_tables_are_multiplied_in_float32(kind):
   assert_close(got[1:], grads, tolerance=2**-8)  # the gradients are rounded to bfloat16, once
 
 
-def make_mesh(shape):
-  devices = jax.devices()[: shape[0] * shape[1]]
-  return jax.make_mesh(shape, ("data", "label"), axis_types=(AxisType.Auto,) * 2, devices=devices)
-
-
 def with_every_last_label(kind, case, num_shards):
   """The case with the last label of every shard as a positive, which a wrong bound would lose."""
   size = -(-len(case.labels) // num_shards)
@@ -174,7 +170,7 @@ def with_every_last_label(kind, case, num_shards):
 @every_kind
 def test_meshes_equal_one_device(kind, shape):
   case = with_every_last_label(kind, make_case(kind, masked=True, seed=4), shape[1])
-  got = jitted(kind, case, 20, make_mesh(shape))
+  got = jitted(kind, case, 20, sharding.make(*shape))
   assert_close(got, jitted(kind, case, 40))
   assert_close(got, reference(kind, case))
 
@@ -184,7 +180,7 @@ def test_kept_scores_change_nothing_but_the_products(kind):
   case = with_every_last_label(kind, make_case(kind, masked=True, seed=4), 4)
   # XLA fuses sums with what makes the scores, so their order differs on some CPUs.
   assert_close(jitted(kind, case, 20, keeps=True), jitted(kind, case, 20), tolerance=1e-6)
-  assert_close(jitted(kind, case, 20, make_mesh((2, 4)), keeps=True), reference(kind, case))
+  assert_close(jitted(kind, case, 20, sharding.make(2, 4), keeps=True), reference(kind, case))
   kept, again = (
     jitted.lower(kind, case, len(case.labels), keeps=keeps).as_text().count("stablehlo.dot_general")
     for keeps in (True, False)
@@ -194,7 +190,7 @@ def test_kept_scores_change_nothing_but_the_products(kind):
 
 @pytest.mark.parametrize("shape", [(2, 1), (2, 4)])
 def test_sharded_inputs_stay_where_they_are(shape):
-  mesh, kind = make_mesh(shape), "decoupled_softmax"
+  mesh, kind = sharding.make(*shape), "decoupled_softmax"
   case = with_every_last_label(kind, make_case(kind, (6, 40, 8), seed=5), shape[1])
   put = lambda table, axis: jax.device_put(table, NamedSharding(mesh, P(axis, None)))
   sharded = case._replace(queries=put(case.queries, "data"), labels=put(case.labels, "label"))
@@ -208,7 +204,7 @@ def test_sharded_inputs_stay_where_they_are(shape):
 @pytest.mark.parametrize("shape", [None, (2, 4)])
 @every_kind
 def test_positives_that_were_not_sampled_are_as_if_not_there(kind, shape):
-  case, mesh = make_case(kind, (5, 30, 4), seed=8), None if shape is None else make_mesh(shape)
+  case, mesh = make_case(kind, (5, 30, 4), seed=8), shape and sharding.make(*shape)
   sampled, others = np.tile([3, 17, -1], (5, 1)), np.tile([0, 29, -1, 8], (5, 1))
   excluded = np.tile([17, -1, 12], (5, 1))
 
@@ -230,7 +226,7 @@ def test_positives_that_were_not_sampled_are_as_if_not_there(kind, shape):
 
 @pytest.mark.parametrize("shape", [None, (2, 2)])
 def test_each_row_may_have_its_own_k(shape):
-  mesh = None if shape is None else make_mesh(shape)
+  mesh = shape and sharding.make(*shape)
   case = make_case("soft_top_k", (5, 12, 4), seed=6)
   loss = jax.jit(
     lambda k: streaming_loss("soft_top_k", case.queries, case.labels, case.positives, chunk=6, mesh=mesh, k=k)
@@ -246,7 +242,7 @@ def test_binary_takes_a_prior_off_all_scores(shape, prior):
   """It is `losses.binary` of scores that it was subtracted from; gradients too."""
   case = make_case("binary", masked=True)
   labels, _, where = spread_all(case)
-  mesh = shape and make_mesh(shape)
+  options = {"mesh": shape and sharding.make(*shape), "excluded": case.excluded, "where": case.where}
 
   def total(loss_of):
     summed = lambda *given: jnp.sum(case.scale * loss_of(*given))
@@ -254,16 +250,7 @@ def test_binary_takes_a_prior_off_all_scores(shape, prior):
 
   found = total(
     lambda queries, table, temperature: streaming_loss(
-      "binary",
-      queries,
-      table,
-      case.positives,
-      chunk=8,
-      temperature=temperature,
-      excluded=case.excluded,
-      where=case.where,
-      mesh=mesh,
-      prior=prior,
+      "binary", queries, table, case.positives, chunk=8, temperature=temperature, prior=prior, **options
     )
   )
   expected = total(

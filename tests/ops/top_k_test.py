@@ -6,16 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
+from xmc_jax.distributed import sharding
 from xmc_jax.ops import top_k
 
 MESHES = [(1, 1), (2, 1), (1, 4), (2, 4)]
-
-
-def make_mesh(shape):
-  devices = jax.devices()[: shape[0] * shape[1]]
-  return jax.make_mesh(shape, ("data", "label"), axis_types=(AxisType.Auto,) * 2, devices=devices)
 
 
 def reference(queries, labels, k):
@@ -60,7 +55,7 @@ def test_recall_below_one_is_exact_off_tpus(k, shape):
   rng = np.random.default_rng(0)
   queries, labels = (rng.normal(size=(rows, 3)).astype(np.float32) for rows in (6, 23))
   labels[21:] *= 100
-  mesh = None if shape is None else make_mesh(shape)
+  mesh = shape and sharding.make(*shape)
   scores, ids = top_k(queries, labels, k, chunk=7, mesh=mesh, num_valid=21, recall=0.9)
   expected = reference(queries, labels[:21], k)
   np.testing.assert_array_equal(ids, expected[1])
@@ -97,7 +92,7 @@ def test_equals_a_stable_sort(num_labels, width, k, chunk, seed):
 def test_meshes_equal_one_device(shape, size):
   num_queries, num_labels, k = size
   queries, labels = small_integers(num_queries, num_labels, 3)
-  got = top_k(queries, labels, k, chunk=4, mesh=make_mesh(shape))
+  got = top_k(queries, labels, k, chunk=4, mesh=sharding.make(*shape))
   assert_equal(got, reference(queries, labels, k))
 
 
@@ -107,7 +102,7 @@ def test_padding_labels_are_never_returned(shape, num_valid):
   queries, labels = small_integers(4, 23, 3)
   expected = reference(queries, labels[:num_valid], 6)
   labels[num_valid:] = np.nan  # whatever stands there
-  mesh = None if shape is None else make_mesh(shape)
+  mesh = shape and sharding.make(*shape)
   assert_equal(top_k(queries, labels, 6, chunk=5, mesh=mesh, num_valid=num_valid), expected)
 
 
@@ -115,14 +110,14 @@ def test_real_numbers_agree_over_chunks_and_meshes():
   rng = np.random.default_rng(0)
   queries, labels = (rng.normal(size=(rows, 64)).astype(np.float32) for rows in (16, 500))
   scores, ids = reference(queries, labels, 20)
-  for mesh in (None, *map(make_mesh, MESHES)):
+  for mesh in (None, *(sharding.make(*shape) for shape in MESHES)):
     got = top_k(queries, labels, 20, chunk=64, mesh=mesh)
     np.testing.assert_array_equal(got[1], ids)
     np.testing.assert_allclose(got[0], scores, rtol=1e-5)
 
 
 def test_sharded_inputs_stay_where_they_are():
-  mesh = make_mesh((2, 4))
+  mesh = sharding.make(2, 4)
   queries, labels = small_integers(8, 32, 3)
   split = lambda table, axis: jax.device_put(
     table, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(axis, None))
@@ -149,7 +144,7 @@ def test_empty_queries_and_empty_tables():
 
 @pytest.mark.parametrize("shape", [None, (2, 4)])
 def test_repeated_calls_do_not_trace_again(shape):
-  mesh = None if shape is None else make_mesh(shape)
+  mesh = shape and sharding.make(*shape)
   queries, labels = small_integers(8, 32, 3)
   top_k(queries, labels, 4, mesh=mesh, num_valid=30)
   traced = []
