@@ -8,29 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from loss_references import dynamic_margin_row
 
 from xmc_jax import losses
-
-
-def reference(scores, labels, weights, *, minimum=0.1, maximum=0.3, eta=100, temperature=0.1):
-  """`(loss, gradient)` of one row, pair by pair: margins and shares are constants for the gradient."""
-  loss, gradient = 0.0, np.zeros(len(scores))
-  hardest = sorted((j for j in range(len(scores)) if not labels[j]), key=lambda j: -scores[j])[:eta]
-  for p in (p for p in range(len(scores)) if labels[p] and weights[p] > 0):
-    terms = {}
-    for n in hardest:
-      term = scores[n] - scores[p] + min(max(abs(scores[p] - scores[n]), minimum), maximum)
-      if scores[p] - scores[n] < minimum:
-        terms[n] = term
-      else:
-        assert term <= 1e-12
-    shares = {n: np.exp((scores[n] - scores[hardest[0]]) / temperature) for n in terms}
-    for n, term in terms.items():
-      share = weights[p] * shares[n] / sum(shares.values())
-      loss += share * term
-      gradient[n] += share
-      gradient[p] -= share
-  return loss, gradient
 
 
 @functools.partial(jax.jit, static_argnames=("num_negatives", "minimum", "maximum"))
@@ -104,7 +84,7 @@ def test_value_and_gradient_equal_the_definition(sizes, positive_rate, spread, s
   expected, gradients = 0.0, np.zeros(shape)
   for row, keep in enumerate(where):
     parts = (x[row][keep] for x in (scores, labels, weights))
-    loss, gradients[row, keep] = reference(*parts, eta=num_negatives, **options)
+    loss, gradients[row, keep] = dynamic_margin_row(*parts, num_negatives=num_negatives, **options)
     expected += loss
   options |= {"num_negatives": num_negatives, "weights": weights, "where": where}
   with jax.enable_x64(True):
@@ -122,7 +102,7 @@ def test_many_negatives_at_a_time():
   labels = np.arange(200) < 4
   scores[:, :4] = [[-0.5, 0.0, 0.5, 0.9]]
   value, gradient = value_and_grad(scores, labels)
-  rows = [reference(row.astype(np.float64), labels, labels / 4) for row in scores]
+  rows = [dynamic_margin_row(row.astype(np.float64), labels, labels / 4) for row in scores]
   np.testing.assert_allclose(value, sum(loss for loss, _ in rows), rtol=1e-6)
   np.testing.assert_allclose(gradient, [gradient for _, gradient in rows], rtol=1e-3, atol=1e-7)
 

@@ -1,37 +1,17 @@
 """What every loss over a row of scores has to keep, whichever it is."""
 
 import functools
-import math
 
 import hypothesis
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
+import loss_references
 import numpy as np
 import pytest
 
 from xmc_jax import losses
-
-# The definitions, entry by entry in float64. Each takes one row without masked
-# entries and its weights (which `binary` has none of).
-
-
-def reference_softmax(scores, labels, weights):
-  total = sum(math.exp(s) for s in scores)
-  return -sum(w * math.log(math.exp(s) / total) for s, y, w in zip(scores, labels, weights) if y)
-
-
-def reference_decoupled_softmax(scores, labels, weights):
-  negatives = sum(math.exp(s) for s, y in zip(scores, labels) if not y)
-  return -sum(
-    w * math.log(math.exp(s) / (math.exp(s) + negatives)) for s, y, w in zip(scores, labels, weights) if y
-  )
-
-
-def reference_binary(scores, labels, weights):
-  return sum(math.log(1 + math.exp(s)) - y * s for s, y in zip(scores, labels))
-
 
 # Less than one, so that it is less than the labels of any row that has some: soft_top_k_test has other k.
 K = 0.7
@@ -41,51 +21,19 @@ def soft_top_k(scores, labels, **kwargs):
   return losses.soft_top_k_loss(scores, labels, K, **kwargs)
 
 
-def reference_soft_top_k(scores, labels, weights):
-  if not len(scores):
-    return 0.0
-  low, high = -max(scores) - 10, -min(scores) + 10
-  for _ in range(100):
-    t = (low + high) / 2
-    z = [1 / (1 + math.exp(-(s + t))) for s in scores]
-    low, high = (t, high) if sum(z) < K else (low, t)
-  return -sum(w * math.log(z_j) for z_j, y, w in zip(z, labels, weights) if y)
-
-
 # Its gradient goes through the weights too, so that it is the slope of the definition: margin_test has both.
 def margin(scores, labels, **kwargs):
   return losses.margin(scores, labels, differentiable_weights=True, **kwargs)
 
 
-def reference_margin(scores, labels, weights):
-  negatives = sorted((s for s, y in zip(scores, labels) if not y), reverse=True)[:10]
-  loss = 0.0
-  for s_p, w in ((s, w) for s, y, w in zip(scores, labels, weights) if y):
-    violators = [s for s in negatives if s - s_p + 0.3 > 0]
-    shares = [math.exp((s - negatives[0]) / 0.1) for s in violators]
-    hinges = sum(share * (s - s_p + 0.3) for s, share in zip(violators, shares))
-    loss += w * hinges / sum(shares) / len(negatives) if violators else 0
-  return loss
-
-
-def reference_dynamic_margin(scores, labels, weights):
-  negatives = sorted((s for s, y in zip(scores, labels) if not y), reverse=True)[:100]
-  loss = 0.0
-  for s_p, w in ((s, w) for s, y, w in zip(scores, labels, weights) if y):
-    terms = [(s, s - s_p + min(max(abs(s_p - s), 0.1), 0.3)) for s in negatives if s_p - s < 0.1]
-    shares = [math.exp((s - negatives[0]) / 0.1) for s, _ in terms]
-    total = sum(share * term for share, (_, term) in zip(shares, terms))
-    loss += w * total / sum(shares) if terms else 0
-  return loss
-
-
+# Of one row without masked entries, and its weights.
 REFERENCES = {
-  losses.softmax: reference_softmax,
-  losses.decoupled_softmax: reference_decoupled_softmax,
-  losses.binary: reference_binary,
-  soft_top_k: reference_soft_top_k,
-  margin: reference_margin,
-  losses.dynamic_margin: reference_dynamic_margin,
+  losses.softmax: lambda *row: loss_references.softmax_row(*row)[0],
+  losses.decoupled_softmax: lambda *row: loss_references.decoupled_softmax_row(*row)[0],
+  losses.binary: lambda *row: loss_references.binary_row(*row)[0],
+  soft_top_k: lambda scores, labels, weights: -weights @ np.log(loss_references.soft_top_k(scores, K)),
+  margin: loss_references.margin_row,
+  losses.dynamic_margin: lambda *row: loss_references.dynamic_margin_row(*row)[0],
 }
 name_of = lambda loss: loss.__name__
 WEIGHTED = [loss for loss in REFERENCES if loss is not losses.binary]
@@ -99,9 +47,9 @@ def reference(loss, scores, labels, where, weights=None):
   """`[B]` float64 losses, row by row over the entries that are real."""
   out = []
   for row, (s, y, real) in enumerate(zip(scores, labels, where)):
-    s, y = s[real], y[real]
-    w = y / max(1, y.sum()) if weights is None else weights[row][real]
-    out.append(REFERENCES[loss](s.astype(np.float64), y, w))
+    s, y = s[real].astype(np.float64), y[real].astype(bool)
+    w = y / max(1, y.sum()) if weights is None else weights[row][real] * y
+    out.append(REFERENCES[loss](s, y, w) if len(s) else 0.0)
   return np.array(out)
 
 

@@ -8,28 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from loss_references import margin_row
 
 from xmc_jax.losses import margin, margin_from_positives
-
-
-def reference(row, *, gamma=0.3, eta=10, temperature=0.1, num_positives=0, weights_from=None):
-  """The definition for one row, in loops; scores for ω may come from elsewhere, which holds it fixed."""
-  scores, labels, weights = row
-  source = scores if weights_from is None else weights_from
-  positives = [j for j in range(len(scores)) if labels[j] and weights[j] > 0]
-  weight = dict(zip(positives, (weights[j] for j in positives)))
-  if num_positives:
-    positives = sorted(positives, key=lambda j: scores[j])[:num_positives]
-    total = sum(weight[j] for j in positives)
-    weight = {j: weight[j] / total for j in positives}
-  hardest = sorted((j for j in range(len(scores)) if not labels[j]), key=lambda j: -scores[j])[:eta]
-  loss = 0.0
-  for p in positives:
-    violators = [j for j in hardest if scores[j] - scores[p] + gamma > 0]
-    shares = [np.exp((source[j] - max(source)) / temperature) for j in violators]
-    for j, share in zip(violators, shares):
-      loss += weight[p] * share / sum(shares) * (scores[j] - scores[p] + gamma) / len(hardest)
-  return loss
 
 
 def random_rows(seed, num_rows=6, num_labels=12, spread=0.3, positive_rate=0.4):
@@ -54,11 +35,6 @@ CASES = [
   {"num_negatives": 1, "num_positives": 1},
 ]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())) or "-")
-_NAMES = {"margin": "gamma", "num_negatives": "eta", "weight_temperature": "temperature"}
-
-
-def reference_of(case):
-  return functools.partial(reference, **{_NAMES.get(name, name): value for name, value in case.items()})
 
 
 def test_hand_worked_rows():
@@ -132,7 +108,7 @@ def test_the_mean_over_all_pairs_is_a_sum_with_one_divisor(rows):
   for row in zip(scores, labels, weights):
     positives = min(3, np.sum(row[1] & (row[2] > 0)))
     negatives = min(10, np.sum(~row[1]))
-    expected.append(reference(row, num_positives=3, eta=10) * positives / 3 * negatives / 10)
+    expected.append(margin_row(*row, num_positives=3) * positives / 3 * negatives / 10)
   with jax.enable_x64(True):
     found = margin(scores, labels, weights=weights, **options, margin_mean="all")
   np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
@@ -149,7 +125,7 @@ def test_equals_the_definition(case):
   loss = jax.jit(lambda s, y, w, where: margin(s, y, weights=w, where=where, **case))
   for spread in (0.3, 5.0):
     rows = random_rows(0, 20, spread=spread)
-    expected = [reference_of(case)(row) for row in real_parts(*rows)]
+    expected = [margin_row(*row, **case) for row in real_parts(*rows)]
     np.testing.assert_allclose(loss(*rows), expected, rtol=2e-5, atol=1e-6)
     with jax.enable_x64(True):
       got = loss(*rows)
@@ -168,7 +144,7 @@ def test_gradient_equals_central_differences_of_the_definition(case, differentia
     nudge = step * (np.arange(len(row[0])) == column)
     fixed = None if differentiable else row[0]
     higher, lower = (
-      reference_of(case)((row[0] + sign * nudge, *row[1:]), weights_from=fixed) for sign in (1, -1)
+      margin_row(row[0] + sign * nudge, *row[1:], **case, weights_from=fixed) for sign in (1, -1)
     )
     return (higher - lower) / (2 * step)
 
@@ -274,7 +250,7 @@ def test_extremes_are_finite(positives, weights, pool, negative, num_positives):
 def test_any_shape_equals_the_definition(num_labels, num_negatives, num_positives, positive_rate, seed):
   scores, labels, weights, where = random_rows(seed, 3, num_labels, positive_rate=positive_rate)
   case = {"num_negatives": num_negatives, "num_positives": num_positives}
-  expected = [reference_of(case)(row) for row in real_parts(scores, labels, weights, where)]
+  expected = [margin_row(*row, **case) for row in real_parts(scores, labels, weights, where)]
   got = margin(scores, labels, weights=weights, where=where, **case)
   np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 

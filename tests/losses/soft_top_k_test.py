@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from loss_references import sigmoid
+from loss_references import soft_top_k as reference
 
 from xmc_jax import losses
 
@@ -24,21 +26,6 @@ jitted_jacobian = jax.jit(
 jitted_grad = jax.jit(
   jax.value_and_grad(lambda scores, labels, k: jnp.sum(soft_top_k_loss(scores, labels, k, alpha=2.0)))
 )
-
-
-def sigmoid(x):
-  decay = np.exp(-np.abs(x))
-  return np.where(x > 0, 1, decay) / (1 + decay)
-
-
-def reference(scores, k, alpha=1.0):
-  """z `[L]` of one row by the definition: t halves its bracket until nothing is left of it."""
-  scores = np.asarray(scores, np.float64)
-  low, high = -scores.max() - 10 / alpha, -scores.min() + 10 / alpha
-  for _ in range(200):
-    middle = (low + high) / 2
-    low, high = (middle, high) if sigmoid(alpha * (scores + middle)).sum() < k else (low, middle)
-  return sigmoid(alpha * (scores + low))
 
 
 def reference_jacobian(scores, k, alpha=1.0):
@@ -190,7 +177,10 @@ def test_the_ends_of_k():
   scores = np.array([[3.0, 1.0, -2.0]] * 5, np.float32)
   k = np.array([3, 9, 0, -1, 2.999], np.float32)
   z = soft_top_k(scores, k, alpha=2.0)
-  lowest, highest = sigmoid(2 * (scores[0] + 2) + 10), sigmoid(2 * (scores[0] - 3) - 10)
+  lowest, highest = (
+    sigmoid(2 * (scores[0] + 2) + 10),
+    sigmoid(2 * (scores[0] - 3) - 10),
+  )
   np.testing.assert_allclose(z[:4], [lowest, lowest, highest, highest], atol=3e-7)
   np.testing.assert_allclose(jnp.sum(z[4]), k[4], rtol=1e-6)
   grad = jax.grad(lambda s: jnp.sum(log_soft_top_k(s, k, alpha=2.0)))(scores)

@@ -4,6 +4,7 @@ import itertools
 import types
 
 import jax
+import loss_references
 import numpy as np
 import optax
 import pytest
@@ -285,37 +286,21 @@ def test_an_unknown_method_gets_a_suggestion(graph_data):
 # --- DEXML against its formulas, in float64 ---
 
 
-def _soft_top_k(scores, k, alpha):
-  """z `[S]` of the definition, by halvings in float64."""
-  low, high = -scores.max() - 40 / alpha, -scores.min() + 40 / alpha
-  for _ in range(200):
-    middle = (low + high) / 2
-    few = np.sum(1 / (1 + np.exp(-alpha * (scores + middle)))) < k
-    low, high = (middle, high) if few else (low, middle)
-  return 1 / (1 + np.exp(-alpha * (scores + low)))
-
-
 def _reference(loss, scores, weights, true, real):
   """One row. Scores `[S]`, weights `[S]` of the sampled positives, true and real `[S]` boolean.
 
   Of the positives that were not sampled, softmax has all in its denominator (DEXML, eq. 4); decoupled softmax
   (eq. 5) and SoftTop-k see none of them.
   """
-  scores = scores.astype(np.float64)
-  total = 0.0
   if loss == "soft_top_k":
-    seen = np.flatnonzero(real & (~true | (weights > 0)))
-    z = dict(zip(seen.tolist(), _soft_top_k(scores[seen], _K, _ALPHA)))
-    return -sum(weights[j] * np.log(z[j]) for j in np.flatnonzero(weights))
-  if loss == "binary":
-    for s, y, counts in zip(scores, true, real):
-      total += (np.logaddexp(0, s) - y * s) if counts else 0.0
-    return total
-  for j in np.flatnonzero(weights):
-    others = real & ~true if loss == "decoupled_softmax" else real
-    denominator = set(np.flatnonzero(others).tolist()) | {j}
-    total -= weights[j] * (scores[j] - np.logaddexp.reduce(scores[sorted(denominator)]))
-  return total
+    seen = real & (~true | (weights > 0))
+    return -weights[seen] @ np.log(loss_references.soft_top_k(scores[seen], _K, _ALPHA))
+  row = {
+    "decoupled_softmax": loss_references.decoupled_softmax_row,
+    "softmax": loss_references.softmax_row,
+    "binary": loss_references.binary_row,
+  }[loss]
+  return row(scores[real], true[real], weights[real])[0]
 
 
 _K, _ALPHA = 2.0, 1.5

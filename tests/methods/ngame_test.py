@@ -1,13 +1,13 @@
 """NGAME, DEXA and their classifiers: the formulas in float64, the clusters, what may be combined."""
 
 import json
-import math
 import shutil
 
 import jax
 import numpy as np
 import pytest
 import tiny_runs
+from loss_references import margin_row
 
 from xmc_jax import methods, refresh
 from xmc_jax.cli import commands
@@ -55,33 +55,24 @@ def classifier_run(data, encoder_run, tmp_path_factory):
 # --- the loss of a batch ---
 
 
-def _margin_loss(scores, positives, negatives, settings):
-  """One row by NGAME's formula: scores by label, positives of equal weight, and negatives."""
-  hardest = sorted(negatives, key=lambda j: -scores[j])[: settings.margin_negatives]
-  if settings.margin_positives:
-    positives = sorted(positives, key=lambda p: scores[p])[: settings.margin_positives]
-  total = 0.0
-  for p in positives:
-    violators = [j for j in hardest if scores[j] - scores[p] + settings.margin > 0]
-    weights = [math.exp(scores[j] / settings.weight_temperature) for j in violators]
-    for j, weight in zip(violators, weights):
-      total += weight / sum(weights) * (scores[j] - scores[p] + settings.margin)
-  if settings.margin_mean == "all":  # one divisor for every row
-    return total / settings.margin_negatives / (settings.margin_positives or settings.num_positives)
-  return total / len(hardest) / len(positives) if hardest and positives else 0.0
-
-
 def _expected(run, batch, queries, labels):
   """The mean over a batch's rows. Queries `[N, D]` and labels `[L, D]` are whole tables."""
-  truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray()
-  real, losses = [int(label) for label in batch.columns if label >= 0], []
+  truth, filtered = (pairs.toarray() > 0 for pairs in (run.data.train.truth, run.data.train.filter))
+  settings, losses = run.config.method, []
+  options = {"margin": settings.margin, "num_negatives": settings.margin_negatives}
+  options |= {"num_positives": settings.margin_positives, "weight_temperature": settings.weight_temperature}
   for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
     if row < 0:
       continue
-    scores = {label: float(labels[label] @ queries[row]) for label in real}
-    sampled = [int(batch.columns[p]) for p, w in zip(positives, weights) if p >= 0 and w > 0]
-    negatives = [label for label in real if not truth[row, label] and not filtered[row, label]]
-    losses.append(_margin_loss(scores, sampled, negatives, run.config.method))
+    pool = batch.columns[(batch.columns >= 0) & ~filtered[row, batch.columns]]
+    sampled = np.isin(pool, batch.columns[positives[weights > 0]])
+    weights = sampled / max(1, sampled.sum())
+    loss = margin_row(labels[pool] @ queries[row], truth[row, pool], weights, **options)
+    if settings.margin_mean == "all":  # one divisor for every row
+      num_positives = settings.margin_positives or settings.num_positives
+      loss *= min(sampled.sum(), num_positives) / num_positives
+      loss *= min((~truth[row, pool]).sum(), settings.margin_negatives) / settings.margin_negatives
+    losses.append(loss)
   return np.mean(losses)
 
 

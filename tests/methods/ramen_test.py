@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
+from loss_references import margin_row
 
 from xmc_jax import refresh
 from xmc_jax.cli import commands
@@ -63,20 +64,15 @@ def _normal(vectors):
 
 def _regulariser(vectors, anchors, links):
   """RAMEN's formula in float64: a triplet with the hardest of the others' anchors, row by row."""
-  total, real = 0.0, 0
+  options = {"margin": MARGIN, "num_negatives": NEGATIVES, "weight_temperature": TEMPERATURE}
+  losses = []
   for row, positives, weights in zip(links.rows, links.positives, links.weights):
-    if row < 0:
-      continue
-    real += 1
-    scores = {c: float(anchors[c] @ vectors[row]) for c in range(len(anchors)) if links.columns[c] >= 0}
-    linked = {p for p in positives.tolist() if p >= 0}
-    for own in (p for p, weight in zip(positives.tolist(), weights) if p >= 0 and weight > 0):
-      others = sorted((s for c, s in scores.items() if c not in linked), reverse=True)[:NEGATIVES]
-      violators = [s for s in others if s - scores[own] + MARGIN > 0]
-      shares = np.exp(np.array(violators) / TEMPERATURE)
-      for s, share in zip(violators, shares / shares.sum() if len(shares) else ()):
-        total += share * (s - scores[own] + MARGIN) / len(others)
-  return total / max(real, 1)
+    linked, weight = np.zeros(len(anchors), bool), np.zeros(len(anchors))
+    linked[positives[positives >= 0]], weight[positives[weights > 0]] = True, 1
+    real = links.columns >= 0
+    if row >= 0:
+      losses.append(margin_row((anchors @ vectors[row])[real], linked[real], weight[real], **options))
+  return np.mean(losses)
 
 
 def _links(seed, num_rows, num_in_batch, num_columns):

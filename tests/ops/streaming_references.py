@@ -1,7 +1,9 @@
 """What streaming losses are compared with: cases, and the losses' definitions in float64."""
 
+import functools
 from typing import NamedTuple
 
+import loss_references
 import numpy as np
 
 OPTIONS = {"softmax": {}, "decoupled_softmax": {}, "binary": {}, "soft_top_k": {"k": 3, "alpha": 2.0}}
@@ -73,59 +75,11 @@ def spread_all(case):
   return labels, weights, where
 
 
-# The definitions in float64, a row's real entries at a time: loss and its derivative by each score.
-
-
-def softmax_row(s, y, w):
-  share = np.exp(s - s.max())
-  log_total = np.log(share.sum()) + s.max()
-  return w @ (log_total - s), w.sum() * share / share.sum() - w
-
-
-def decoupled_softmax_row(s, y, w):
-  if y.all():
-    return 0.0, np.zeros_like(s)
-  log_total = np.logaddexp.reduce(s[~y])
-  pull = w * np.exp(-np.logaddexp(0, s - log_total))
-  share = np.where(y, 0, np.exp(np.where(y, -np.inf, s - log_total)))
-  return w @ np.logaddexp(0, log_total - s), pull.sum() * share - pull
-
-
-def binary_row(s, y, w):
-  signed = np.where(y, -s, s)
-  return np.logaddexp(0, signed).sum(), np.where(y, -1, 1) * np.exp(-np.logaddexp(0, -signed))
-
-
-def log_sum_exp(x):
-  return np.logaddexp.reduce(x, initial=-np.inf)
-
-
-def soft_top_k_row(s, y, w):
-  k, alpha = OPTIONS["soft_top_k"].values()
-  x = alpha * s
-  if k >= len(s):
-    x = x - x.min() + 10  # what stands for an infinite threshold
-  else:
-    top = np.argsort(np.argsort(-s, kind="stable")) < k
-    low, high = -x.max() - 1e3, -x.min() + 1e3
-    for _ in range(100):  # Σ σ = k, as: what the k highest miss, the others have
-      t = (low + high) / 2
-      missing, surplus = (
-        log_sum_exp(-np.logaddexp(0, x[top] + t)),
-        log_sum_exp(-np.logaddexp(0, -x[~top] - t)),
-      )
-      low, high = (t, high) if surplus < missing else (low, t)
-    x = x + t
-  log_pull = -np.logaddexp(0, x) - np.logaddexp(0, -x)
-  push = w * alpha * np.exp(-np.logaddexp(0, x))
-  return w @ np.logaddexp(0, -x), push.sum() * np.exp(log_pull - log_sum_exp(log_pull)) - push
-
-
 ROWS = {
-  "softmax": softmax_row,
-  "decoupled_softmax": decoupled_softmax_row,
-  "binary": binary_row,
-  "soft_top_k": soft_top_k_row,
+  "softmax": loss_references.softmax_row,
+  "decoupled_softmax": loss_references.decoupled_softmax_row,
+  "binary": loss_references.binary_row,
+  "soft_top_k": functools.partial(loss_references.soft_top_k_row, **OPTIONS["soft_top_k"]),
 }
 
 
