@@ -66,6 +66,15 @@ def soft_top_k_row(s, y, w, k, alpha):
   return w @ np.logaddexp(0, -x), push.sum() * np.exp(log_pull - log_sum_exp(log_pull)) - push
 
 
+def pick_some_labels(row, scores, labels, where):
+  """Returns the mean of a loss, one of those above, over the rows of `[B, S]` scores that have a label."""
+  per_row = []
+  for s, y, real in zip(np.asarray(scores, np.float64), labels, where):
+    if (y & real).any():
+      per_row.append(row(s[real], y[real], y[real] / y[real].sum())[0])
+  return np.mean(per_row) if per_row else 0.0
+
+
 def margin_row(
   scores,
   labels,

@@ -1,4 +1,4 @@
-"""UniDEC and DEPSL: the loss in plain Python from the formulas, what the parts reach, what ranks labels."""
+"""UniDEC and DEPSL: the loss in float64 from the formulas, what the parts reach, what ranks labels."""
 
 import functools
 import itertools
@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 import tiny_runs
+from loss_references import decoupled_softmax_row, pick_some_labels, softmax_row
 
 from xmc_jax import refresh
 from xmc_jax.cli import commands
@@ -52,27 +53,7 @@ def _first_batch(run, params, extra_state):
   return run.batches.build(0, tiny_runs.renewed(run, params, extra_state)[0])
 
 
-# --- the loss, from the formulas, one number after the other ---
-
-
-def _one(kind, scores, positives, p):
-  """ℓ(s, p) over `scores`, a dict by name."""
-  rivals = [name for name in scores if kind == "softmax" or name == p or name not in positives]
-  return -math.log(math.exp(scores[p]) / sum(math.exp(scores[name]) for name in rivals))
-
-
-def _picked(kind, scores, positives):
-  """PSL: `scores[row][column]`, `positives[row]` a set of columns."""
-  rows = [row for row in scores if positives[row]]
-  of_row = {r: sum(_one(kind, scores[r], positives[r], p) for p in positives[r]) for r in rows}
-  return sum(of_row[r] / len(positives[r]) for r in rows) / len(rows)
-
-
-def _turned(scores, positives):
-  """The other way round: rows are what was a column."""
-  columns = {column for row in scores.values() for column in row}
-  turned = {c: {r: row[c] for r, row in scores.items() if c in row} for c in columns}
-  return turned, {c: {r for r in scores if c in positives[r]} for c in columns}
+# --- the loss, from the formulas ---
 
 
 def _vectors(params, table, special):
@@ -104,28 +85,28 @@ def _reference(run, params, batch):
   special = special_ids(run.dataset.tokenizer())
   queries, raw = _vectors(params, run.data.train.tokens, special)
   texts, _ = _vectors(params, run.dataset.labels.tokens, special)
-  columns = [int(label) for label in batch.columns if label >= 0]
-  true, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray() > 0
-  rows = [int(row) for row in batch.rows if row >= 0]
-  positives = {r: {c for c in columns if true[r, c] and not filtered[r, c]} for r in rows}
-  pool = {r: [c for c in columns if not filtered[r, c]] for r in rows}
-  setting = run.config.method
+  columns, rows = (ids[ids >= 0] for ids in (batch.columns, batch.rows))
+  of_pool = lambda pairs: pairs[rows][:, columns].toarray() > 0
+  where = ~of_pool(run.data.train.filter)
+  positives, setting = of_pool(run.data.train.truth) & where, run.config.method
 
   def both(kind, scores, weight):
-    value = _picked(kind, scores, positives)
-    return weight * value + (1 - weight) * _picked(kind, *_turned(scores, positives)) if weight < 1 else value
+    row = {"softmax": softmax_row, "decoupled_softmax": decoupled_softmax_row}[kind]
+    value, turned = (
+      pick_some_labels(row, *arrays)
+      for arrays in ((scores, positives, where), (scores.T, positives.T, where.T))
+    )
+    return weight * value + (1 - weight) * turned
 
   less = _log_inclusion(run) if setting.log_q else np.zeros(tiny_runs.NUM_LABELS)
-  by_text = {r: {c: queries[r] @ texts[c] / 0.05 - less[c] for c in pool[r]} for r in rows}
+  by_text = queries[rows] @ texts[columns].T / 0.05 - less[columns]
   total = both(setting.loss, by_text, setting.encoder_query_weight if setting.symmetric else 1)
   if setting.encoder_weight == 1:
     return total
   table = np.asarray(params[unidec.TABLE], np.float64)
-  scores = {r: {c: raw[r] @ table[c] / setting.classifier_temperature for c in pool[r]} for r in rows}
-  base = math.log(len(columns) * len(rows) / sum(map(len, positives.values())))
-  prior = {r: {c: s - base for c, s in scores[r].items()} for r in rows}
-  pairs = [sum(math.log1p(math.exp(s)) - (c in positives[r]) * s for c, s in prior[r].items()) for r in rows]
-  binary = sum(pairs) / len(pairs)
+  scores = raw[rows] @ table[columns].T / setting.classifier_temperature
+  prior = scores - math.log(positives.size / positives.sum())
+  binary = (np.logaddexp(0, prior) - positives * prior)[where].sum() / len(rows)
   if setting.classifier_loss == "binary":  # over the pool, one way
     by_table = binary
   else:

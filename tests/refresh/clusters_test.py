@@ -49,17 +49,12 @@ def _same_partition(clusters, others):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_clusters", [1, 2, 4, 8, 16, 32, 64])
-@pytest.mark.parametrize("num_vectors", SIZES)
-def test_sizes_differ_by_at_most_one_on_every_level(num_vectors, num_clusters):
-  clusters = balanced_clusters(_vectors(num_vectors), num_clusters, key=KEY)
-  _check_balance(clusters, num_vectors, num_clusters)
-
-
-@pytest.mark.slow
-@hypothesis.given(st.sampled_from(SIZES), st.integers(0, 6), st.integers(1, 3), st.integers(0, 9))
+@hypothesis.given(
+  st.sampled_from(SIZES), st.integers(0, 6), st.sampled_from([1, 2, 3, 10**6]), st.integers(0, 9)
+)
+@hypothesis.settings(max_examples=80)
 def test_any_vectors_are_shared_out(num_vectors, depth, values, seed):
-  """Few values make many equal vectors, and zero ones."""
+  """In clusters whose sizes differ by at most one; few values make many equal vectors, and zero ones."""
   rng = np.random.default_rng(seed)
   vectors = rng.integers(0, values, (num_vectors, 5)).astype(np.float32)
   _check_balance(balanced_clusters(vectors, 1 << depth, key=KEY), num_vectors, 1 << depth)

@@ -77,13 +77,12 @@ def test_edges_are_added_and_none_is_lost():
   assert np.all(alone.toarray() >= (edges.toarray() > 0))
 
 
-def test_edges_are_added_some_rows_at_a_time(monkeypatch):
+@pytest.mark.parametrize("walked", [graph_walks.with_walks, graph_walks.with_visits])
+def test_edges_and_weights_are_made_some_rows_at_a_time(walked, monkeypatch):
   graph = _graph(4, 40, 12)
-  whole = graph_walks.with_walks(graph, num_hops=50, num_kept=3)
+  whole = walked(graph, num_hops=50, num_kept=3)
   monkeypatch.setattr(graph_walks, "_ROWS", 7)
-  np.testing.assert_array_equal(
-    graph_walks.with_walks(graph, num_hops=50, num_kept=3).toarray(), whole.toarray()
-  )
+  np.testing.assert_array_equal(walked(graph, num_hops=50, num_kept=3).toarray(), whole.toarray())
 
 
 def _sampling_weights(edges, visits, num_hops):
@@ -125,15 +124,6 @@ def test_all_hops_are_counted_where_nothing_is_dropped():
   graph = _graph(2, 12, 8, 0.4)
   visits = graph_walks.walk_visits(graph, num_hops=50, num_kept=8).toarray()
   np.testing.assert_array_equal(visits.sum(axis=1), np.where(graph.toarray().any(axis=0), 50, 0))
-
-
-def test_weights_are_made_some_rows_at_a_time(monkeypatch):
-  graph = _graph(4, 40, 12)
-  whole = graph_walks.with_visits(graph, num_hops=50, num_kept=3)
-  monkeypatch.setattr(graph_walks, "_ROWS", 7)
-  np.testing.assert_array_equal(
-    graph_walks.with_visits(graph, num_hops=50, num_kept=3).toarray(), whole.toarray()
-  )
 
 
 def test_the_same_seed_walks_the_same_way(monkeypatch):

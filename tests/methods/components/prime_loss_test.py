@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_runs
+from loss_references import dynamic_margin_row
 
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components import prime_loss, triplet_pairs
@@ -51,14 +52,13 @@ def _example(seed=0):
 
 
 def _triplets(positive, negatives, settings):
-  """Σ ω (s_n - s_p + m) of one positive, in floats."""
-  fixed = settings["loss"] == "margin"
-  low, high = (settings["margin"],) * 2 if fixed else (settings["margin_minimum"], settings["margin_maximum"])
-  hardest = sorted(negatives, reverse=True)[: settings["margin_negatives"]]
-  terms = {s: s - positive + min(max(abs(positive - s), low), high) for s in hardest}
-  terms = {s: term for s, term in terms.items() if term > 1e-9}
-  total = sum(np.exp(s / settings["weight_temperature"]) for s in terms)
-  return sum(np.exp(s / settings["weight_temperature"]) / total * term for s, term in terms.items())
+  """Σ ω (s_n - s_p + m) of one positive; a fixed margin is one whose bounds are alike."""
+  bounds = ("margin", "margin") if settings["loss"] == "margin" else ("margin_minimum", "margin_maximum")
+  options = dict(zip(("minimum", "maximum"), (settings[name] for name in bounds)))
+  options["weight_temperature"] = settings["weight_temperature"]
+  labels = [1] + [0] * len(negatives)
+  scores = np.array([positive, *negatives])
+  return dynamic_margin_row(scores, labels, labels, num_negatives=settings["margin_negatives"], **options)[0]
 
 
 def _reference(batch, queries, texts, prototypes, settings, picked=None):
