@@ -145,7 +145,7 @@ def main() -> None:
   centroids_and_edges_are_the_same(np.random.default_rng(3))
   clusters_are_as_good(np.random.default_rng(4))
   files_are_written_whole(np.random.default_rng(5), folder)
-  the_main_process_goes_first(folder / str(count))
+  the_main_process_goes_first(folder)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny_runs
+from kills import killed
 from same_runs import assert_same_runs
 
 from docs.examples import siglip, siglip_experiment, whole_pool
-from tests.training import resume_test
 from xmc_jax import methods, plan
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError
@@ -23,7 +23,7 @@ from xmc_jax.training import step
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tests" / "methods"))
 checks = importlib.import_module("methods_test")
-data, encoder_run, make_run = checks.data, checks.encoder_run, checks.make_run  # its fixtures
+encoder_run, make_run = checks.encoder_run, checks.make_run  # its fixtures
 
 SETTINGS = {
   "method.name": "siglip",
@@ -56,13 +56,12 @@ def test_the_example_goes_through_the_checks_of_every_method(check, make_run):
 
 
 @pytest.mark.slow
-def test_the_example_resumes_bit_identically(data, tmp_path, monkeypatch):
+def test_the_example_resumes_bit_identically(data, tmp_path):
   """Killed inside two epochs; shortlists, by which the last steps draw, are those of the checkpoint."""
   config = tiny_runs.config(data, **SETTINGS, **{"checkpoint.every_epochs": 0.4})
   expected = commands.train_and_test(config, tmp_path / "undisturbed")
   for at in (3, 6):
-    with monkeypatch.context() as patch, pytest.raises(resume_test.Killed):
-      resume_test._kill(patch, step.TrainStep, "__call__", at)
+    with killed(step.TrainStep, "__call__", at):
       commands.train_and_test(config, tmp_path / "killed")
   assert commands.train_and_test(config, tmp_path / "killed") == expected
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "killed")

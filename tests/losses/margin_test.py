@@ -202,12 +202,6 @@ def test_a_positive_of_weight_zero_is_neither_positive_nor_negative():
     np.testing.assert_allclose(grad, [-1.0, 0.0, 1.0])
 
 
-def test_weights_of_the_chosen_positives_add_up_to_one():
-  scores, labels, weights, _ = random_rows(5)
-  small = margin(scores, labels, weights=1e-3 * weights, num_positives=2)
-  np.testing.assert_allclose(small, margin(scores, labels, weights=weights, num_positives=2), rtol=1e-5)
-
-
 @functools.cache
 def value_and_grads(num_positives):
   """Jitted `margin_from_positives` and its gradients by both kinds of scores."""

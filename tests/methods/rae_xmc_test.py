@@ -48,14 +48,8 @@ def weighted(trained, tmp_path_factory):
 def _reference(queries, labels, columns, rows, labels_of, sampled, excluded, temperature, weight, bias=None):
   """The losses of a batch, term by term.
 
-  Args:
-    queries, labels: float64 vectors.
-    columns: the label id of each pool column, -1 for none.
-    rows: the point of each row, -1 for none.
-    labels_of: row -> the ids of its true labels, in the pool or not.
-    sampled: row -> {label id: weight}.
-    excluded: row -> ids that its loss must not see.
-    bias: what is added to the scores of columns, then of rows.
+  Columns and rows are numbers of labels and points, -1 for none. Each row has its labels, in the pool or not,
+  {sampled label: weight}, and labels that its loss must not see; `bias` is of columns, then of rows.
   """
   found, bias = [], np.zeros(len(columns) + len(rows)) if bias is None else bias
   of_columns, of_rows = bias[: len(columns)], bias[len(columns) :]

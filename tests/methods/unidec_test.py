@@ -33,7 +33,6 @@ DEPSL = {**UNIDEC, "method.encoder_weight": 1.0}
 
 @pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
-  """The folder of a finished run."""
   workdir = tmp_path_factory.mktemp("runs") / "unidec"
   settings = {**UNIDEC, "train.num_epochs": 12, "method.clusters_every_epochs": 6.0}
   commands.train_and_test(tiny_runs.config(data, **settings), workdir)

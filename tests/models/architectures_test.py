@@ -3,9 +3,9 @@
 import json
 import types
 
-import huggingface_hub
 import jax
 import pytest
+from encoder_references import fake_hub
 
 from xmc_jax import models
 from xmc_jax.errors import ConfigError, UserError
@@ -18,16 +18,8 @@ TINY = models.EncoderSpec("distilbert", 97, 32, 2, 4, 48, 40)
 
 @pytest.fixture
 def hub(monkeypatch):
-  """A hub whose cache is empty; counts what is asked of it."""
-  asked = []
-
-  def snapshot_download(name, *, allow_patterns, local_files_only=False):
-    if not local_files_only:
-      asked.append(name)
-    raise FileNotFoundError("not there")
-
-  monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-  return asked
+  """A hub that has nothing, with an empty cache: what is asked of it."""
+  return fake_hub(monkeypatch)
 
 
 def _describe(folder):
@@ -68,7 +60,7 @@ def test_from_scratch_no_hub_is_asked(hub, name, num_parameters):
   shapes = jax.eval_shape(embedder.init, KEY)
   assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == num_parameters
   assert embedder.source == f"from scratch, sizes of {name}, built in"
-  assert (hub, embedder.tokenizer_file, embedder.width) == ([], None, 768)
+  assert (hub, embedder.tokenizer_file, embedder.width) == ({}, None, 768)
 
 
 def test_pretrained_and_unknown_names_still_ask_the_hub(hub):
@@ -78,7 +70,7 @@ def test_pretrained_and_unknown_names_still_ask_the_hub(hub):
     with pytest.raises(UserError, match="hub gave nothing") as caught:
       models.build(_scratch(name))
     assert "pretrained" not in str(caught.value)
-  assert hub == ["bert-base-uncased", "someone/bert-base-uncased", "roberta-base"]
+  assert list(hub) == ["bert-base-uncased", "someone/bert-base-uncased", "roberta-base"]
 
 
 def test_files_that_are_here_win(hub, tmp_path, monkeypatch):
@@ -133,16 +125,9 @@ def test_a_missing_tokenizer_has_a_package_with_the_same_vocabulary(hub):
 
 def test_a_tokenizer_is_fetched_without_the_weights(tmp_path, monkeypatch):
   (tmp_path / "tokenizer.json").write_text("{}")
-  patterns = []
-
-  def snapshot_download(name, *, allow_patterns, local_files_only=False):
-    if local_files_only:
-      raise FileNotFoundError("not cached")
-    patterns.extend(allow_patterns)
-    return str(tmp_path)
-
-  monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+  asked = fake_hub(monkeypatch, remote=tmp_path)
   assert locate.tokenizer_file("bert-base-uncased") == tmp_path / "tokenizer.json"
+  (patterns,) = asked.values()
   assert patterns and not any("safetensors" in pattern or ".bin" in pattern for pattern in patterns)
-  monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(tmp_path))
-  assert locate.tokenizer_file("bert-base-uncased") == tmp_path / "tokenizer.json"  # from the cache
+  asked = fake_hub(monkeypatch, cached=tmp_path)
+  assert locate.tokenizer_file("bert-base-uncased") == tmp_path / "tokenizer.json" and not asked

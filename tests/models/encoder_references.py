@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import flax
+import huggingface_hub
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,9 +61,23 @@ def value_and_gradients(encoder, params, ids, mask, key=None, num_places=None):
 
 
 def assert_close(found, expected, tolerance=1e-5):
-  """Asserts that two trees have the same numbers."""
   close = functools.partial(np.testing.assert_allclose, atol=tolerance, rtol=tolerance)
   jax.tree.map(close, found, expected)
+
+
+def fake_hub(monkeypatch, remote=None, cached=None):
+  """Replaces the hub, and its cache, by folders; returns the file patterns that it is asked for, by name."""
+  asked = {}
+
+  def snapshot_download(name, *, allow_patterns, local_files_only=False):
+    if not local_files_only:
+      asked[name] = allow_patterns
+    if (folder := cached if local_files_only else remote) is None:
+      raise FileNotFoundError("not there")
+    return str(folder)
+
+  monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+  return asked
 
 
 def flax_model(kind, seed=0, **sizes):

@@ -154,7 +154,6 @@ def test_a_kernel_is_trusted_after_it_was_tried(kernel, monkeypatch):
 
 
 def _slow(query, *others, **keys):
-  """Computes attention twenty times."""
   again = lambda _, mixed: XLA(query + 0 * mixed, *others, **keys)
   return jax.lax.fori_loop(0, 20, again, query)
 

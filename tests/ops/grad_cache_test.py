@@ -41,7 +41,6 @@ def embedder(request, tmp_path_factory):
 
 
 def embed_groups(embed, params, groups, key=None, **options):
-  """Embeds one part."""
   return embed_parts(embed, params, [groups], key, **options)[0]
 
 

@@ -310,28 +310,27 @@ def test_empty_batches_and_empty_tables(kind):
     np.testing.assert_array_equal(none, np.zeros(5))
 
 
-def test_wrong_arguments_are_refused():
-  case = make_case("softmax")
-  queries, labels, positives = case.queries, case.labels, case.positives
-  with pytest.raises(ValueError, match="no loss of kind 'hinge'; there are 'softmax'"):
-    streaming_loss("hinge", queries, labels, positives, chunk=8)
-  with pytest.raises(ValueError, match=r"labels \[L, D\] do not match"):
-    streaming_loss("softmax", queries, labels[:, :1], positives, chunk=8)
-  with pytest.raises(ValueError, match=r"positives \[B, P\] do not match"):
-    streaming_loss("softmax", queries, labels, positives[:2], chunk=8)
-  with pytest.raises(ValueError, match=r"excluded \[B, F\] do not match"):
-    streaming_loss("softmax", queries, labels, positives, chunk=8, excluded=positives[0])
-  with pytest.raises(ValueError, match=r"unsampled \[B, U\] do not match"):
-    streaming_loss("softmax", queries, labels, positives, chunk=8, unsampled=positives[:2])
-  with pytest.raises(ValueError, match="weights and positives"):
-    streaming_loss("softmax", queries, labels, positives, chunk=8, weights=positives[:, :1])
-  with pytest.raises(ValueError, match=r"where \[L\] and labels"):
-    streaming_loss("softmax", queries, labels, positives, chunk=8, where=positives >= 0)
-  with pytest.raises(ValueError, match="chunk must be at least 1, got 0"):
-    streaming_loss("softmax", queries, labels, positives, chunk=0)
-  with pytest.raises(ValueError, match="'binary' takes no weights"):
-    streaming_loss("binary", queries, labels, positives, chunk=8, weights=np.ones(positives.shape))
-  with pytest.raises(ValueError, match=r"not known: \['k'\]"):
-    streaming_loss("softmax", queries, labels, positives, chunk=8, k=3)
-  with pytest.raises(ValueError, match=r"missing: \['k'\]"):
-    streaming_loss("soft_top_k", queries, labels, positives, chunk=8)
+_CASE = make_case("softmax")
+_POSITIVES = _CASE.positives
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    ({"kind": "hinge"}, "no loss of kind 'hinge'; there are 'softmax'"),
+    ({"labels": _CASE.labels[:, :1]}, r"labels \[L, D\] do not match"),
+    ({"positives": _POSITIVES[:2]}, r"positives \[B, P\] do not match"),
+    ({"excluded": _POSITIVES[0]}, r"excluded \[B, F\] do not match"),
+    ({"unsampled": _POSITIVES[:2]}, r"unsampled \[B, U\] do not match"),
+    ({"weights": _POSITIVES[:, :1]}, "weights and positives"),
+    ({"where": _POSITIVES >= 0}, r"where \[L\] and labels"),
+    ({"chunk": 0}, "chunk must be at least 1, got 0"),
+    ({"kind": "binary", "weights": np.ones(_POSITIVES.shape)}, "'binary' takes no weights"),
+    ({"k": 3}, r"not known: \['k'\]"),
+    ({"kind": "soft_top_k"}, r"missing: \['k'\]"),
+  ],
+)
+def test_wrong_arguments_are_refused(changes, message):
+  arguments = {"kind": "softmax", "queries": _CASE.queries, "labels": _CASE.labels, "positives": _POSITIVES}
+  with pytest.raises(ValueError, match=message):
+    streaming_loss(**arguments | {"chunk": 8} | changes)

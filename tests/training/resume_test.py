@@ -176,20 +176,6 @@ def test_so_does_one_that_saves_in_the_background(data, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_going_on_from_further_back_forgets_the_best_of_a_later_step(data, tmp_path):
-  """As after deleting a damaged checkpoint: what best/ holds of later steps is another run's by then."""
-  workdir = tmp_path / "run"
-  config = tiny_runs.config(data, **{"train.num_epochs": 2})
-  expected = commands.train_and_test(config, workdir)
-  shutil.rmtree(workdir / "checkpoints" / "12")
-  (kept,) = (workdir / "best").iterdir()
-  kept.rename(kept.with_name("99"))
-  assert commands.train_and_test(config, workdir) == expected
-  assert [path.name for path in (workdir / "best").iterdir()] != ["99"]
-  assert runs.reopen(workdir).trained().step <= 12
-
-
-@pytest.mark.slow
 def test_a_run_that_stops_early_resumes_bit_identically(data, tmp_path):
   """Pools of sampled labels, evaluations and checkpoints out of step, and kills around the early stop."""
   config = tiny_runs.config(

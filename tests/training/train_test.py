@@ -410,6 +410,8 @@ def test_k_out_of_range(k, model):
 def test_predict_of_nothing(model):
   ids, scores, names = model.predict([], k=3)
   assert ids.shape == scores.shape == (0, 3) and names == []
+  out = io.StringIO()
+  assert predict_lines(model, [], out, k=3) == 0 and out.getvalue() == ""
 
 
 def test_predict_lines_writes_one_object_a_line_whatever_the_text(model):
@@ -436,11 +438,6 @@ def test_predict_lines_writes_one_object_a_line_whatever_the_text(model):
     assert all(set(label) == {"id", "key", "score", "text"} for label in entry["labels"])
     assert all(np.isfinite(label["score"]) for label in entry["labels"])
     assert entry["labels"][0]["text"] == model.labels[entry["labels"][0]["id"]]
-
-
-def test_predict_lines_of_nothing(model):
-  out = io.StringIO()
-  assert predict_lines(model, [], out, k=3) == 0 and out.getvalue() == ""
 
 
 def test_a_killed_prediction_is_gone_on_with(finished, tmp_path, capfd):
