@@ -40,25 +40,16 @@ def faults_table(_: list[str]) -> str:
   trials, disks = (
     json.loads((_DOCS / "results" / f"{name}.json").read_text()) for name in ("faults", "disks")
   )
-  lines = ["| fault | trials | runs | lost work | how it is noticed |", "|---|---|---|---|---|"]
+  lines = ["| fault | trials | lost work | how it is noticed |", "|---|---|---|---|"]
   for kind in (kind for kind in _OF_FAULTS if kind in trials):
-    found, methods = trials[kind].values(), len(trials[kind])
-    count, runs = (sum(of_method[name] for of_method in found) for name in ("trials", "runs"))
-    lost, noticed = _OF_FAULTS[kind]
-    steps = sum(of_method.get("steps_lost", 0) for of_method in found)
+    found = trials[kind].values()
+    count, steps = (sum(of_method.get(name, 0) for of_method in found) for name in ("trials", "steps_lost"))
     most = max(of_method.get("most", 0) for of_method in found)
-    cells = [
-      kind,
-      f"{count} ({methods} kind{'s' * (methods > 1)} of run)",
-      str(runs),
-      lost.format(steps / count, most),
-      noticed,
-    ]
-    lines.append(f"| {' | '.join(cells)} |")
+    lost, noticed = _OF_FAULTS[kind]
+    lines.append(f"| {kind} | {count} | {lost.format(steps / count, most)} | {noticed} |")
   for task, found in disks.items():
     trials = f"{found['full']} full, of which {found['refused']} ended early; {found['read-only']} read-only"
-    runs = found["full"] + found["read-only"]
-    lines.append(f"| a bad disk while {task} | {trials} | {runs} | {_LOST[task]} | {_NOTICED} |")
+    lines.append(f"| a bad disk while {task} | {trials} | {_LOST[task]} | {_NOTICED} |")
   return "\n".join(lines) + "\n"
 
 
@@ -155,7 +146,7 @@ def _mean(row: dict, what: str, metric: str) -> float:
   return statistics.mean(seed[what].get(metric, 0.0) for seed in row["seeds"])
 
 
-_STEPS = "{:.1f} steps on average, {} at most; checkpoints are 2 or 3 steps apart"
+_STEPS = "{:.1f} steps on average, {} at most"
 _OF_FAULTS = {  # what may be lost, how it is noticed
   "kill -9": (_STEPS, "an incomplete step has a temporary name"),
   "kill -9 while data are prepared": ("what was prepared", "a folder without a manifest is incomplete"),
