@@ -21,12 +21,9 @@ _PEAK = 989e12  # FLOP/s of dense bfloat16 products, by the data sheet of both
 # the compiled program.
 _FACTS = (
   ("rates", "teraflops_bfloat16", "TFLOP/s of a bfloat16 product, 8,192 each way", ("798", "790")),
-  ("rates", "teraflops_bf16x3", "TFLOP/s of a float32 product in three bfloat16 ones", ("266", "263")),
-  ("rates", "teraflops_float32", "TFLOP/s of a float32 product", ("67", "67")),
   ("rates", "terabytes_copied", "TB/s of a copy, read and written", ("3.0", "4.3")),
   ("operation", "differs_by", "largest difference of 15 operations from float64", "≤ 1e-4"),
   ("method", "loss", "largest difference of 11 methods' first losses from a CPU's", "≤ 1e-4"),
-  ("method", "gradient_norm", "the same of gradient norms", "≤ 2e-3"),
   (
     "dexml_131k",
     "step_seconds",
@@ -35,11 +32,9 @@ _FACTS = (
   ),
   ("dexml_131k", "utilisation", "its model FLOPs utilisation", "utilisation"),
   ("dexml_131k", "gigabytes_at_most", "its peak, GB", "gigabytes"),
-  ("dexml_131k_triton", "compile_seconds", "seconds to compile it, beside its variant", ""),
   ("peer", "step_seconds", "PyTorch, the same step: seconds", ""),
   ("peer", "times_as_fast", "times as fast as PyTorch", ""),
   ("dexml_1_3m", "step_seconds", "1,305,280 labels, batch 8,192: seconds of a step", "predicted_seconds"),
-  ("dexml_1_3m", "utilisation", "its model FLOPs utilisation", "utilisation"),
   ("dexml_1_3m", "gigabytes_at_most", "its peak, GB", "gigabytes"),
   ("soft_top_5_1_3m", "step_seconds", "the same by SoftTop-5: seconds of a step", "predicted_seconds"),
   ("rae_xmc_test", "hybrid", "RAE-XMC, MiniLM-L6, test P@1 by the hybrid", "49.6 on a CPU"),
