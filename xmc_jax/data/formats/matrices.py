@@ -3,13 +3,13 @@
 import contextlib
 import functools
 import zipfile
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
 from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines, open_bytes, reading, refuse_overpacked
 from xmc_jax.data.formats.source import Pairs, Place, Rows, one_line, refusal
@@ -18,10 +18,7 @@ from xmc_jax.errors import DataError
 if TYPE_CHECKING:
   import scipy.sparse as sp
 
-_COLON, _SPACES = ord(":"), b" \t\r\n\v\f"  # these are the separators of bytes.split
-_LONGEST_NUMBER, _LONGEST_COUNT = 64, 18  # letters
-# numpy also reads 1_000 as a number, and ignores a zero byte after one.
-_OF_INTEGERS, _OF_NUMBERS = b"0123456789+-", b"0123456789+-.eEaAfFiInNtTyY"
+_LONGEST_COUNT = 18  # letters of a number of rows or columns
 
 
 class IndexMatrix:
@@ -147,46 +144,24 @@ def points(
       raise refusal(text_path, done + 1, f"another text, as {targets.name} has {num_rows} rows", "the end")
 
 
-def parse_numbers(words: list[bytes], dtype: npt.DTypeLike) -> np.ndarray:
-  """Converts words to numbers, all at once; raises ValueError or OverflowError if one is not a number."""
-  letters = _OF_INTEGERS if np.issubdtype(dtype, np.integer) else _OF_NUMBERS
-  # numpy allocates the longest word's length for every word, so a very long word must be refused here.
-  if max(map(len, words), default=0) > _LONGEST_NUMBER or b"".join(words).translate(None, letters):
-    raise ValueError
-  with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are refused later
-    return np.array(words, "S").astype(dtype) if words else np.zeros(0, dtype)
-
-
 def parse_pairs(lines: list[bytes], place: Place) -> Pairs:
-  """Parses lines of `id:value id:value ...`, all at once; goes line by line only to find an error."""
-  block = b"\n".join(lines) + b"\n"
-  symbols = np.frombuffer(block, np.uint8)
-  colons = np.flatnonzero(symbols == _COLON)
-  blank = np.isin(symbols, np.frombuffer(_SPACES, np.uint8))
-  starts = np.flatnonzero(~blank & np.concatenate([[True], blank[:-1]]))
-  numbers = block.replace(b":", b" ").split()
-  # Each entry is one word with one colon in it: words and colons alternate, and give two numbers each.
-  regular = len(starts) == len(colons) and len(numbers) == 2 * len(colons)
-  if not (regular and np.all(starts < colons) and np.all(colons[:-1] < starts[1:])):
-    raise _first_bad_line(lines, place)
-  try:
-    ids, values = parse_numbers(numbers[0::2], np.int64), parse_numbers(numbers[1::2], np.float32)
-  except (ValueError, OverflowError):
-    raise _first_bad_line(lines, place) from None
-  ends = np.flatnonzero(symbols == ord("\n"))
-  counts = np.diff(np.searchsorted(colons, ends), prepend=0)[: len(lines)]
-  return Pairs(counts.astype(np.int64), ids, values, place)
-
-
-def _first_bad_line(lines: list[bytes], place: Place) -> DataError:
+  """Parses lines of `id:value id:value ...`."""
+  counts: list[int] = []
+  ids = array("q")
+  values: list[float] = []
   for row, line in enumerate(lines):
+    num_before = len(ids)
     for word in line.split():
-      column, _, value = word.partition(b":")
+      column, _, value = word.replace(b"_", b"?").partition(b":")  # 1_000 is a number for Python alone
       try:
-        parse_numbers([column], np.int64), parse_numbers([value], np.float32)
+        ids.append(int(column))
+        values.append(float(value))
       except (ValueError, OverflowError):
-        return place.refuse(row, 'entries "id:value" with a whole number as id', word)
-  return place.refuse(0, 'entries "id:value", separated by spaces', lines[0])
+        raise place.refuse(row, 'entries "id:value" with a whole number as id', word) from None
+    counts.append(len(ids) - num_before)
+  with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are refused later
+    relevances = np.array(values, np.float32)
+  return Pairs(np.array(counts, np.int64), np.frombuffer(ids, np.int64), relevances, place)
 
 
 def cleaned(pairs: Pairs, num_columns: int, tally: Counter) -> Pairs:

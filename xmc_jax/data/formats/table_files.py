@@ -161,12 +161,11 @@ def _find_split(
 
 
 def _shards(folder: Path, suffixes: tuple[str, ...]) -> dict[str, list[re.Match]]:
-  found: dict[str, list[re.Match]] = {}
+  shards: dict[str, list[re.Match]] = {}
   for path in sorted(folder.iterdir()):
-    match = _SHARD.fullmatch(path.name)
-    if match and suffix(path) in suffixes:
-      found.setdefault(match["split"], []).append(match)
-  return found
+    if suffix(path) in suffixes and (match := _SHARD.fullmatch(path.name)):
+      shards.setdefault(match["split"], []).append(match)
+  return shards
 
 
 def _checked(folder: Path, split: str, shards: list[re.Match]) -> SplitFiles:
