@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import scipy.sparse as sp
 
@@ -16,6 +16,7 @@ from xmc_jax.storage import atomic
 
 # The layout raw_json, in the order of writing: a folder is recognised by its first file, which comes last.
 _LABELS, _TEST, _TRAIN = "lbl.json", "tst.json", "trn.json"
+Encoded: TypeAlias = tuple[list[str], sp.csr_matrix]  # n texts and their relevances, CSR `[n, L]`
 
 
 def write(
@@ -69,13 +70,8 @@ def write(
   return write_encoded(folder, space.texts, (train, truth), (test, test_truth))
 
 
-def write_encoded(
-  folder: str | Path,
-  label_texts: list[str],
-  train: tuple[list[str], sp.csr_matrix],
-  test: tuple[list[str], sp.csr_matrix],
-) -> Path:
-  """Writes a data set as `write` does, from n texts and CSR `[n, L]` relevances for each split."""
+def write_encoded(folder: str | Path, label_texts: list[str], train: Encoded, test: Encoded) -> Path:
+  """Writes a data set as `write` does."""
   folder = Path(folder).expanduser()
   with atomic.writing(folder):
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,9 +88,7 @@ def write_encoded(
   return folder
 
 
-def checksums(
-  label_texts: list[str], train: tuple[list[str], sp.csr_matrix], test: tuple[list[str], sp.csr_matrix]
-) -> dict[str, str]:
+def checksums(label_texts: list[str], train: Encoded, test: Encoded) -> dict[str, str]:
   """Returns the SHA-256 of each file that `write_encoded` would write, by name; writes nothing."""
   found = {}
   for name, lines in _files(label_texts, train, test):
@@ -105,9 +99,7 @@ def checksums(
   return found
 
 
-def _files(
-  label_texts: list[str], train: tuple[list[str], sp.csr_matrix], test: tuple[list[str], sp.csr_matrix]
-) -> Iterator[tuple[str, Iterator[bytes]]]:
+def _files(label_texts: list[str], train: Encoded, test: Encoded) -> Iterator[tuple[str, Iterator[bytes]]]:
   yield _LABELS, _lines(({"title": text} for text in label_texts), "label_texts")
   yield _TEST, _lines(_points(*test), "test_texts")
   yield _TRAIN, _lines(_points(*train), "texts")

@@ -120,7 +120,7 @@ class LabelSpace:
           known = f"one of the {len(self.texts)} label_texts (0 to {len(self.texts) - 1})"
           raise DataError(f"{what}[{row}]: id {label} is not {known}")
       return flat.items
-    number_of: dict = {}
+    number_of: dict = {}  # of labels with one name, the first
     for number, key in enumerate(self.keys):
       number_of.setdefault(key, number)
     if allow_unknown:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from xmc_jax.data.formats import beir, huggingface, paired, raw_json, tables
 from xmc_jax.data.formats.columns import texts_beside
-from xmc_jax.data.formats.filters_and_graphs import find_filters, find_graphs
-from xmc_jax.data.formats.lines import reading
+from xmc_jax.data.formats.filters_and_graphs import FILTERS, find_graphs
+from xmc_jax.data.formats.lines import find, reading
 from xmc_jax.data.formats.source import Options, Source, some_of
 from xmc_jax.errors import ConfigError, DataError
 
@@ -63,7 +63,8 @@ def _recognise(path: Path, layout: str, options: Options) -> Source:
   notices: list[str] = []
   if path.is_dir():
     names = sorted(entry.name for entry in path.iterdir())
-    beside: dict = {"filters": find_filters(path), "graphs": find_graphs(path, notices)}
+    filters = {split: find(path, *files) for split, files in FILTERS.items()}
+    beside: dict = {"filters": filters, "graphs": find_graphs(path, notices)}
   else:
     if layout not in ("auto", "table"):
       raise DataError(f"{path}: expected a folder for --config.data.layout={layout}, found a file")

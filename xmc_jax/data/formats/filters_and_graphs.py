@@ -10,18 +10,13 @@ from xmc_jax.data.formats.lines import Lines, anywhere, find
 from xmc_jax.data.formats.source import GraphFiles, Source, refusal
 from xmc_jax.errors import DataError
 
-_FILTERS = {
+FILTERS = {
   "train": ("filter_labels_train.txt", "trn_filter_labels.txt"),
   "test": ("filter_labels_test.txt", "tst_filter_labels.txt"),
 }
 _PAIR = re.compile(rb"\s*([-+]?\d{1,18})\s+([-+]?\d{1,18})\s*")
 _ANCHORS = re.compile(r"(?P<name>.+)_anchors\.txt(\.gz)?")
 _EDGES = re.compile(r"(?P<name>.+)_(?P<side>trn|lbl)_X_Y\.(txt|npz)(\.gz)?")
-
-
-def find_filters(folder: Path) -> dict[str, Path | None]:
-  """Returns the filter file of each split, None if it has none."""
-  return {split: find(folder, *names) for split, names in _FILTERS.items()}
 
 
 def filter_of(
