@@ -97,7 +97,7 @@ def test(
       suffix += f"_on_{path.name.partition('.')[0]}"
       folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
       run = run.with_test_rows(path, folder, reading)
-    if why := test_table.why_none(run):
+    if why := test_table.why_none(run.dataset):
       raise UserError(f"{workdir}: {why}, so there is no test table; --input=FILE names other labelled rows")
     trained = stack.enter_context(to_test(run, checkpoint))
     means, ranked = test_table.write(trained, MetricWriter(workdir), scores, suffix)

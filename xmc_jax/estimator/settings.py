@@ -25,6 +25,7 @@ KEYS = {
   "scores": "eval.scores",
   "random_state": "train.seed",
 }
+_NAMES = {key: name for name, key in KEYS.items()}
 # Keys that `fit` sets, or that only files or a test table need; of data, all but those of the training.
 _OF_FIT = {"name", "eval.num_examples", "eval.report_page"} | (
   {f"data.{name}" for name in defaults.KEYS["data"]} - {"data.max_length", "data.num_validation"}
@@ -82,7 +83,7 @@ def in_parameters(message: str) -> str:
   """
   message = re.sub(rf"(?:--|\b)config\.([\w.]+)={_VALUE}", _assigned, message)
   message = re.sub(rf"--(workdir|scores)={_VALUE}", lambda found: f"{found[1]}={_quoted(found[2])}", message)
-  message = re.sub(r"--config\.([\w.]+\w)", lambda found: _parameter(found[1]), message)
+  message = re.sub(r"--config\.([\w.]+\w)", _parameter, message)
   for name, key in KEYS.items():
     message = re.sub(rf"(?<![\w.'\"]){re.escape(key)}(?![\w.'\"])", name, message)
   return message
@@ -90,12 +91,11 @@ def in_parameters(message: str) -> str:
 
 def _assigned(found: re.Match) -> str:
   key, value = found[1], _quoted(found[2])
-  name = next((name for name, known in KEYS.items() if known == key), "")
-  return f"{name}={value}" if name else f"settings={{{key!r}: {value}}}"
+  return f"{_NAMES[key]}={value}" if key in _NAMES else f"settings={{{key!r}: {value}}}"
 
 
-def _parameter(key: str) -> str:
-  return next((name for name, known in KEYS.items() if known == key), f"settings[{key!r}]")
+def _parameter(found: re.Match) -> str:
+  return _NAMES.get(found[1], f"settings[{found[1]!r}]")
 
 
 def _quoted(value: str) -> str:
@@ -110,10 +110,9 @@ def _checked(settings: Mapping[str, Any] | None, known: Mapping[str, Any]) -> di
     return {}
   if not isinstance(settings, Mapping):
     raise ConfigError(f"settings = {settings!r:.60} is not a dict; for instance settings={{'eval.k': 10}}")
-  names = {key: name for name, key in KEYS.items()}
   for key in settings:
-    if key in names:
-      raise ConfigError(f"settings[{key!r}] is a parameter of its own: give it as {names[key]}=...")
+    if key in _NAMES:
+      raise ConfigError(f"settings[{key!r}] is a parameter of its own: give it as {_NAMES[key]}=...")
     if key in _OF_FIT:
       raise ConfigError(f"settings[{key!r}] is set by fit; leave it out")
     if key not in known:

@@ -42,7 +42,9 @@ def train(run: Run, writer: MetricWriter, stop: Stop | None = None, last_step: i
   total_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
   optimiser = optimizer.make(run.config, total_steps)
   step = TrainStep(run.method, run.mesh, run.config.train, optimiser, writer)
-  checkpoints = Checkpoints(run.workdir, run.config.checkpoint.keep, _saves_in_background(run))
+  checkpoints = Checkpoints(
+    run.workdir, run.config.checkpoint.keep, _saves_in_background(run.config.checkpoint.in_background)
+  )
   with contextlib.closing(checkpoints):
     _train(run, writer, stop, step, min(last_step or total_steps, total_steps), checkpoints)
 
@@ -71,13 +73,12 @@ def _train(
     stop.leave()
 
 
-def _saves_in_background(run: Run) -> bool:
+def _saves_in_background(wanted: str) -> bool:
   """Returns whether to write checkpoints while the training goes on: where steps leave the host idle.
 
   Raises:
     ConfigError: that is set, and there are several processes.
   """
-  wanted = run.config.checkpoint.in_background
   if wanted == "always" and not runtime.is_alone():
     raise ConfigError(
       "checkpoint.in_background = 'always' works with a single process only; several save together: "

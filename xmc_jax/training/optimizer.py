@@ -86,15 +86,11 @@ def adamw(
       mask = functools.partial(_matching, pattern)
       parts.append(optax.masked(optax.scale(peak / train_config.learning_rate), mask))
   if frozen:
-    parts.append(optax.masked(optax.set_to_zero(), lambda params: _under(params, frozen)))
+    below = re.compile(f"^({'|'.join(map(re.escape, frozen))})")
+    parts.append(optax.masked(optax.set_to_zero(), functools.partial(_matching, below)))
   return optax.chain(*parts)
 
 
 def _matching(pattern: re.Pattern[str], params: PyTree) -> PyTree:
   """Returns True for the leaves whose path matches a pattern."""
   return jax.tree_util.tree_map_with_path(lambda path, _: bool(pattern.search(path_name(path))), params)
-
-
-def _under(params: PyTree, beginnings: tuple[str, ...]) -> PyTree:
-  """Returns True for the leaves whose path begins with one of `beginnings`."""
-  return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path).startswith(beginnings), params)

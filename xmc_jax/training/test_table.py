@@ -1,6 +1,6 @@
 """Tests a trained run: prints its table and examples, writes its report and its page."""
 
-from xmc_jax import console, methods, metrics, report
+from xmc_jax import console, data, methods, metrics, report
 from xmc_jax.console import say, show
 from xmc_jax.errors import UserError
 from xmc_jax.runs import evaluate, ranking
@@ -10,10 +10,10 @@ from xmc_jax.runs.trained import Trained
 from xmc_jax.training import guide
 
 
-def why_none(run: Run) -> str:
+def why_none(dataset: data.Dataset) -> str:
   """Returns why there can be no test table, in words; '' if there can."""
-  if not len(test := run.dataset.test):
-    return f"{run.dataset.name} has no test rows"
+  if not len(test := dataset.test):
+    return f"{dataset.name} has no test rows"
   return "" if test.unfiltered_positives.nnz else f"none of the {len(test):,} test rows has a label"
 
 

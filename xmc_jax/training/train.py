@@ -64,7 +64,7 @@ def train_and_test(
   """
   with train_run(config, workdir, owns_process) as (trained, writer):
     run = trained.run
-    if why := test_table.why_none(run):
+    if why := test_table.why_none(run.dataset):
       say(f"note: {why}, so there is no test table")
     means = {} if why else test_table.write(trained, writer)[0]
     show(guide.next_commands(run))

@@ -4,7 +4,6 @@ If batches hold anchors of metadata graphs, RAMEN's regularisers are added. docs
 its baselines".
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -21,7 +20,7 @@ from xmc_jax.methods.components import (
   refreshes,
 )
 from xmc_jax.methods.components.pool_losses import SCORES_IN_CHUNKS, mean_over_rows, pool_loss
-from xmc_jax.types import BatchSpec, DatasetInfo, Method, Refresh
+from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
 SETTINGS = declare(SCORES_IN_CHUNKS, embedding.SETTINGS, pool.SETTINGS, label_priors.SETTINGS)
 
@@ -72,6 +71,8 @@ def make(
       extra_state = {**extra_state, cached_negatives.CACHE: cache}
     return mean_loss(queries, labels, batch) + regulariser, metrics, extra_state
 
+  hard = refreshes.shortlists(config) if batch.num_hard_negatives else {}
+  fresh = cached_negatives.refreshes() if num_fresh else {}
   method = Method(
     init=init,
     loss=total_loss,
@@ -79,13 +80,6 @@ def make(
     embed_labels=lambda params, extra_state, tokens, ids: encoder.embed(params, tokens),
     batch=batch,
     sharding_rules=(cached_negatives.RULE, embedding.ENCODER_RULE),
-    refreshes=_refreshes(config, info, batch),
+    refreshes={**hard, **fresh},
   )
   return label_priors.in_ranking(method, config, info)
-
-
-def _refreshes(
-  config: ml_collections.ConfigDict, info: DatasetInfo, batch: BatchSpec
-) -> Mapping[str, Refresh]:
-  hard = refreshes.shortlists(config) if batch.num_hard_negatives else {}
-  return {**hard, **(cached_negatives.refreshes() if batch.num_fresh_negatives else {})}
