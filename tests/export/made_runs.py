@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from tests import tiny_runs
 from xmc_jax.distributed import sharding
 from xmc_jax.runs import run as runs
+from xmc_jax.storage.checkpoints import StepFolder
 
 BERT = "BERT"  # stands for `tiny_bert`'s folder
 _CLUSTERS = {"method.labels": "in_batch", "method.loss": "margin", "encoder.embedding_dropout": 0.0}
@@ -87,7 +88,7 @@ def save(run: runs.Run) -> None:
   placed = jax.tree.map(
     sharding.place, trained, sharding.shard_tree(trained, run.method.sharding_rules, run.mesh)
   )
-  run.saved.best().save(1, placed, {}, {"best": 0.5})
+  StepFolder(run.workdir / "best").save(1, placed, {}, {"best": 0.5})
   report = {
     "step": 1,
     "rows": 50,

@@ -37,7 +37,7 @@ def parts(rng):
   )
 
 
-def _dense(parts, queries, k, weight, num_keys, exclude=None, own=None):
+def _dense(parts, queries, k, weight, num_keys, exclude=None):
   """Rankings as lists of (id, probability), by the definition, in float64, one query after the other."""
   points, truth, labels = (np.asarray(part.todense()) if sp.issparse(part) else part for part in parts)
   keys = np.concatenate([points, labels]).astype(np.float64)
@@ -48,8 +48,6 @@ def _dense(parts, queries, k, weight, num_keys, exclude=None, own=None):
     if exclude is not None:
       scores[len(points) + exclude[row].indices] = -np.inf
       votes[:, exclude[row].indices] = 0
-    if own is not None and own[row] >= 0:
-      scores[own[row]] = -np.inf
     nearest = np.argsort(-scores, kind="stable")[:num_keys]
     nearest = nearest[np.isfinite(scores[nearest])]
     shares = np.exp(scores[nearest] / TAU)
@@ -76,16 +74,13 @@ def test_ranking_is_the_softmax_over_the_nearest_keys(weight, num_keys, parts, r
   _assert_same(memory.rank(queries, 8), _dense(parts, queries, 8, weight, num_keys), 8)
 
 
-def test_excluded_pairs_are_no_candidates_and_a_point_does_not_vote_for_itself(parts, rng):
-  queries = np.concatenate([parts[0][:20], _unit(rng, 20, D)])
-  own = np.r_[np.arange(20), np.full(20, -1)]
+def test_excluded_pairs_are_no_candidates(parts, rng):
+  queries = _unit(rng, Q, D)
   exclude = sp.csr_matrix(rng.random((Q, L)) < 0.2)
   memory = KeyMemory(*parts, temperature=TAU, weight=0.4, num_keys=15)
-  found = memory.rank(queries, 8, exclude=exclude, own=own)
-  _assert_same(found, _dense(parts, queries, 8, 0.4, 15, exclude, own), 8)
+  found = memory.rank(queries, 8, exclude=exclude)
+  _assert_same(found, _dense(parts, queries, 8, 0.4, 15, exclude), 8)
   assert not any(np.intersect1d(ids, exclude[row].indices).size for row, ids in enumerate(found.ids))
-  _assert_same(memory.rank(queries, 8, own=own), _dense(parts, queries, 8, 0.4, 15, None, own), 8)
-  assert np.any(memory.rank(queries, 8).ids != found.ids)
 
 
 def test_more_labels_than_are_reached_or_than_there_are(parts, rng):
@@ -142,13 +137,13 @@ def test_blocks_change_nothing(parts, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("metric", ["P@1", "R@10", "PSP@5"])
-def test_the_weight_that_earns_most_is_chosen(metric, parts, rng):
+def test_the_weight_that_earns_most_is_chosen(metric, parts, rng, monkeypatch):
   queries, truth = _unit(rng, Q, D), sp.csr_matrix((rng.random((Q, L)) < 0.1).astype(np.float32))
   exclude, propensity = sp.csr_matrix(rng.random((Q, L)) < 0.05), 1 + rng.random(L)
   memory, k = KeyMemory(*parts, temperature=TAU, num_keys=15), int(metric.split("@")[1])
   grid = (0.0, 0.25, 0.5, 1.0)
-  options = {"exclude": exclude, "inverse_propensity": propensity, "grid": grid}
-  chosen = memory.choose_weight(queries, truth, metric, **options)
+  monkeypatch.setattr(key_memory, "GRID", grid)
+  chosen = memory.choose_weight(queries, truth, metric, exclude=exclude, inverse_propensity=propensity)
   earned = []
   for weight in grid:
     lists = [[label for label, _ in row] for row in _dense(parts, queries, k, weight, 15, exclude)]

@@ -82,7 +82,7 @@ def test_what_is_used_saw_all_rows(undisturbed, data, tmp_path):
   other = tiny_runs.open_run(data, tmp_path / "all", **settings)
   loop.train(other, loop.MetricWriter(tmp_path / "all"), last_step=step)
   with_all = other.trained().params
-  first = run.saved.best(read_only=True).restore_trained(best, run.method.sharding_rules, run.mesh)[0]
+  first = run.saved.best.restore_trained(best, run.method.sharding_rules, run.mesh)[0]
   assert bits(trained.params) == bits(with_all) != bits(first)
 
 

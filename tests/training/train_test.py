@@ -250,8 +250,7 @@ def test_early_stop(data, tmp_path, monkeypatch, no_training):
   assert step == 12
   lines = tiny_runs.metric_lines(run.workdir)
   assert [line["eval/P@1"] for line in lines if "eval/P@1" in line] == [0.3, 0.5, 0.4, 0.5]
-  checkpoints = run.saved.checkpoints(read_only=True)
-  assert checkpoints.latest() == 24
+  assert run.saved.newest.latest() == 24
   # Once more: it has stopped for good.
   monkeypatch.setattr(loop.TrainStep, "__call__", lambda *_: pytest.fail("it went on"))
   assert _train(run).step == 12

@@ -5,7 +5,7 @@ gives each key a share, which a point passes on to its true labels, and a label 
 "RAE-XMC".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import scipy.sparse as sp
@@ -44,9 +44,6 @@ class KeyMemory:
     num_keys: b, at most the number of all keys.
     backend: backend of `retrieval.Index`, which searches the keys.
     devices: the mesh to search on; None is the default device.
-
-  Attributes:
-    weight: λ; may be set.
   """
 
   def __init__(
@@ -66,26 +63,23 @@ class KeyMemory:
     self._index = Index(keys, backend=backend, devices=devices, name="key memory", patience=_PATIENCE)
     self._num_keys, self._temperature = min(num_keys, len(keys)), temperature
     self._truth = sp.csr_matrix(point_labels, dtype=np.float32)
-    self.weight = weight
+    self._weight = weight
 
-  def rank(
-    self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None = None, own: np.ndarray | None = None
-  ) -> Ranking:
+  def rank(self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Ranks the k most probable labels of each query.
 
     Args:
       queries: `[n, D]` float32.
       k: labels per query.
       exclude: CSR `[n, L]` pairs that are no candidates, neither as keys nor from points; None for none.
-      own: `[n]`, for each query the point that is the query itself, which is no key for it; -1 is none.
 
     Returns:
       ids and probabilities, best first, ties by rising id; padded with -1 and -inf if fewer than k labels
       have a probability above 0.
     """
     out = padding(len(queries), k)
-    values = self._values(self.weight)
-    for rows, shares, left_out in self._lookups(queries, exclude, own):
+    values = self._values(self._weight)
+    for rows, shares, left_out in self._lookups(queries, exclude):
       ids, scores = largest(_without(shares @ values, left_out), k)
       out.ids[rows], out.scores[rows] = ids, np.where(ids >= 0, scores, -np.inf)
     return out
@@ -98,9 +92,8 @@ class KeyMemory:
     *,
     exclude: sp.csr_matrix | None = None,
     inverse_propensity: np.ndarray | None = None,
-    grid: Sequence[float] = GRID,
   ) -> ChosenWeight:
-    """Chooses the weight of the grid that does best on rows outside the memory; of equal ones the first.
+    """Chooses the weight of `GRID` that does best on rows outside the memory; of equal ones the first.
 
     Args:
       queries: `[n, D]` float32.
@@ -108,53 +101,40 @@ class KeyMemory:
       metric: a metric of `metrics.evaluate`, such as 'P@1'.
       exclude: CSR `[n, L]`, as for `rank`.
       inverse_propensity: `[L]`, which metrics such as 'PSP@1' need.
-      grid: weights from 0 to 1.
     """
     if not len(queries):
       return ChosenWeight(UNCHOSEN)
-    k, lookups, found = int(metric.partition("@")[2]), list(self._lookups(queries, exclude, None)), []
-    for weight in grid:
+    k, lookups, earned = int(metric.partition("@")[2]), list(self._lookups(queries, exclude)), []
+    for weight in GRID:
       values, ids = self._values(weight), np.full((len(queries), k), -1, np.int32)
       for rows, shares, left_out in lookups:
         ids[rows] = largest(_without(shares @ values, left_out), k)[0]
-      found.append(metrics.evaluate(ids, truth, ks=(k,), inverse_propensity=inverse_propensity)[metric])
-    return ChosenWeight(grid[int(np.argmax(found))], metric, tuple(found))
+      earned.append(metrics.evaluate(ids, truth, ks=(k,), inverse_propensity=inverse_propensity)[metric])
+    return ChosenWeight(GRID[int(np.argmax(earned))], metric, tuple(earned))
 
   def _lookups(
-    self, queries: np.ndarray, exclude: sp.csr_matrix | None, own: np.ndarray | None
+    self, queries: np.ndarray, exclude: sp.csr_matrix | None
   ) -> Iterator[tuple[slice, sp.csr_matrix, object]]:
     """Yields `(rows, shares of the keys [b, N + L], exclude [b, L])` for each block of queries."""
     for start in range(0, len(queries), _BLOCK):
       rows = slice(start, start + _BLOCK)
       left_out = None if exclude is None or not exclude.nnz else sp.csr_matrix(exclude[rows], dtype=bool)
-      yield rows, self._shares(queries[rows], left_out, None if own is None else own[rows]), left_out
+      yield rows, self._shares(queries[rows], left_out), left_out
 
-  def _shares(
-    self, queries: np.ndarray, exclude: sp.csr_matrix | None, own: np.ndarray | None
-  ) -> sp.csr_matrix:
+  def _shares(self, queries: np.ndarray, exclude: sp.csr_matrix | None) -> sp.csr_matrix:
     """Returns CSR `[b, N + L]`, the softmax over the nearest keys of each query."""
-    found = self._index.search(queries, self._num_keys, exclude=self._no_keys(len(queries), exclude, own))
-    real = found.ids >= 0
+    if exclude is not None:  # of the keys, the points come first
+      points = sp.csr_matrix((len(queries), self._num_points), dtype=bool)
+      exclude = sp.hstack([points, exclude], format="csr", dtype=bool)
+    nearest = self._index.search(queries, self._num_keys, exclude=exclude)
+    real = nearest.ids >= 0
     # Subtracts the first score of each row, the largest; rows without keys have none.
-    below = np.where(real, found.scores - np.where(real, found.scores, 0)[:, :1], -np.inf)
+    below = np.where(real, nearest.scores - np.where(real, nearest.scores, 0)[:, :1], -np.inf)
     shares = np.exp(below / np.float32(self._temperature))
     shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
     ends = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
     shape = len(queries), self._num_points + self._num_labels
-    return sp.csr_matrix((shares[real], found.ids[real], ends), shape=shape)
-
-  def _no_keys(
-    self, num_queries: int, exclude: sp.csr_matrix | None, own: np.ndarray | None
-  ) -> sp.csr_matrix | None:
-    """Returns CSR `[b, N + L]` bool, keys that are left out: excluded labels, and the query itself."""
-    if exclude is None and own is None:
-      return None
-    own = np.full(num_queries, -1) if own is None else own
-    rows = np.flatnonzero(own >= 0)
-    ones, shape = np.ones(len(rows), bool), (num_queries, self._num_points)
-    points = sp.csr_matrix((ones, (rows, own[rows])), shape)
-    labels = sp.csr_matrix((num_queries, self._num_labels), dtype=bool) if exclude is None else exclude
-    return sp.hstack([points, labels], format="csr", dtype=bool)
+    return sp.csr_matrix((shares[real], nearest.ids[real], ends), shape=shape)
 
   def _values(self, weight: float) -> sp.csr_matrix:
     """Returns V, CSR `[N + L, L]`."""
@@ -164,6 +144,6 @@ class KeyMemory:
     return values
 
 
-def _without(found: sp.csr_matrix, exclude: sp.csr_matrix | None) -> sp.csr_matrix:
+def _without(values: sp.csr_matrix, exclude: sp.csr_matrix | None) -> sp.csr_matrix:
   """Returns CSR `[b, L]` values with 0 at the pairs of `exclude`."""
-  return found if exclude is None else found - found.multiply(exclude)  # x - x is 0
+  return values if exclude is None else values - values.multiply(exclude)  # x - x is 0

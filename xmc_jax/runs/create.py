@@ -74,9 +74,7 @@ def refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:
   if not run_folder.has_checkpoints(workdir) or not (workdir / "data").is_dir():
     return
   files, known = (data.read_manifest(folder)["files"] for folder in (prepared.folder, workdir / "data"))
-  names = [name for name in files.keys() | known.keys() if files.get(name) != known.get(name)]
-  # Older runs did not keep the labels' keys; the labels' texts are compared in any case.
-  if changed := [name for name in names if name in known or not name.startswith("labels.keys")]:
+  if changed := [name for name in files.keys() | known.keys() if files.get(name) != known.get(name)]:
     raise other_data(workdir, min(changed))
 
 
@@ -164,8 +162,8 @@ def fitted(
   ):
     given = ml_collections.ConfigDict(config.to_dict())
     given.data.num_validation = other.data.num_validation
-  found = fit_to_size.fitted(given, num_labelled, num_labels, begun)
-  return found, fit_to_size.note(config, found, num_labelled, num_labels)
+  result = fit_to_size.fitted(given, num_labelled, num_labels, begun)
+  return result, fit_to_size.note(config, result, num_labelled, num_labels)
 
 
 def with_encoder_of(
@@ -248,13 +246,13 @@ def _tokenizer_name(config: ml_collections.ConfigDict) -> str:
   return config.encoder.tokenizer or config.encoder[models.source_key(config.encoder)]
 
 
-def _trained_tokenizer(config: ml_collections.ConfigDict, kept: pathlib.Path) -> "Tokenizer":
-  if not kept.exists():
+def _trained_tokenizer(config: ml_collections.ConfigDict, path: pathlib.Path) -> "Tokenizer":
+  if not path.exists():
     say("prepare: training a tokenizer on the data's texts")
     raw = load_data(config, None, "")
     trained = data.train_tokenizer([*raw.train.texts, *raw.labels.texts], _TRAINED_VOCABULARY)
-    atomic.write_text(kept, trained.to_str(pretty=True))
-  return data.load_tokenizer(kept)
+    atomic.write_text(path, trained.to_str(pretty=True))
+  return data.load_tokenizer(path)
 
 
 def load_data(

@@ -51,20 +51,20 @@ def read_record(folder: Path) -> dict[str, Any]:
 def why_damaged(folder: Path) -> str:
   """Returns which file of a finished folder has changed, in a few words; '' if none. Reads every byte."""
   try:
-    wanted = _read(folder)["files"]
+    recorded = _read(folder)["files"]
     files = _files(folder)
-    for name, (size, _) in wanted.items():
+    for name, (size, _) in recorded.items():
       if name not in files:
         return f"{name} is missing"
-      if (found := files[name].stat().st_size) != size:
-        return f"{name} has {found:,} of {size:,} bytes"
+      if (present := files[name].stat().st_size) != size:
+        return f"{name} has {present:,} of {size:,} bytes"
     with ThreadPoolExecutor(_THREADS) as threads:
-      sums = dict(zip(wanted, threads.map(sha256, (files[name] for name in wanted))))
+      sums = dict(zip(recorded, threads.map(sha256, (files[name] for name in recorded))))
   except ValueError:
     return f"{FILE_NAME} has changed"
   except OSError as error:
     return f"{error.filename or folder} cannot be read: {error.strerror}"
-  return next((f"{name} has changed" for name in wanted if sums[name] != wanted[name][1]), "")
+  return next((f"{name} has changed" for name in recorded if sums[name] != recorded[name][1]), "")
 
 
 def to_json(content: dict[str, Any]) -> str:
@@ -106,5 +106,5 @@ def _flushed_checksum(path: Path) -> str:
 
 def _files(folder: Path) -> dict[str, Path]:
   """Returns all files in a folder and below, except the manifest, by their names relative to it."""
-  found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-  return {name: path for name, path in found.items() if not name.startswith(FILE_NAME)}
+  paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+  return {name: path for name, path in paths.items() if not name.startswith(FILE_NAME)}

@@ -43,9 +43,8 @@ GRAPHS, REFIT, LAST = "graphs", "refit", "last"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
 MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY = "memory.npy", "hybrid.json", "key_weight.json", "frequency.json"
 RANKING_FILES = (FUSION, MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY)  # computed from trained parameters
-# Files that a command makes for its own settings before it trains.
 _TOKENIZER, _ENCODER = "tokenizer.json", "encoder"
-_MADE = (_TOKENIZER, _CHUNKS, VECTORS, *RANKING_FILES)
+_OF_SETTINGS = (_TOKENIZER, _CHUNKS, VECTORS, *RANKING_FILES)  # written for a command's own settings
 
 
 @contextlib.contextmanager
@@ -61,8 +60,8 @@ def claimed(
     yield
   except UserError:
     if not begun:
-      for made in ("config.json", *_MADE):
-        (workdir / made).unlink(missing_ok=True)
+      for name in ("config.json", *_OF_SETTINGS):
+        (workdir / name).unlink(missing_ok=True)
     raise
 
 
@@ -97,11 +96,11 @@ def claim(
       )
   with atomic.writing(workdir):
     workdir.mkdir(parents=True, exist_ok=True)
-    # Deletes the files that an earlier, unfinished command made for its own settings.
-    for made in {_ENCODER, GRAPHS, REFIT}.difference(stays):
-      shutil.rmtree(workdir / made, ignore_errors=True)
-    for made in set(_MADE).difference(stays):
-      (workdir / made).unlink(missing_ok=True)
+    # Deletes the files that an earlier, unfinished command wrote for its own settings.
+    for folder in {_ENCODER, GRAPHS, REFIT}.difference(stays):
+      shutil.rmtree(workdir / folder, ignore_errors=True)
+    for name in set(_OF_SETTINGS).difference(stays):
+      (workdir / name).unlink(missing_ok=True)
     atomic.write_text(path, configs.to_json(config))
 
 

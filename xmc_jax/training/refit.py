@@ -12,6 +12,7 @@ from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
+from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.training import loop
 
 
@@ -62,14 +63,14 @@ def _on_all_rows(run: Run) -> Run:
 
 def _best_step(run: Run) -> int:
   """Returns the best step on validation rows; the newest step if the best parameters are gone."""
-  for opened in (run.saved.best, run.saved.checkpoints):
-    if (step := opened(read_only=True).latest_valid()) is not None:
+  for folder in (run.saved.best, run.saved.newest):
+    if (step := folder.latest_valid()) is not None:
       return step
   raise UserError(f"{run.workdir}: every checkpoint is damaged; train anew with another --workdir")
 
 
 def _save_final(trained: Trained) -> None:
   """Saves the parameters to use in `best/`; they are there only after the training has ended."""
-  best = trained.run.saved.best()
+  best = StepFolder(trained.run.workdir / run_folder.BEST, keep=1)
   if best.latest_valid() != trained.step:
     best.save(trained.step, trained.tree, {}, {"best": None})

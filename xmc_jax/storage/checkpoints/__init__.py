@@ -77,7 +77,7 @@ class Checkpoints:
     refreshed: dict[str, Any] = {}
     if step is not None:
       state, refreshed, record = self._newest.restore(step, state)
-      self.record = TrainingRecord.from_json(record)
+      self.record = TrainingRecord(**record)
     elif self._newest.has_damaged() and self._best.latest_valid() is not None:
       folder = self._newest.folder.parent
       raise UserError(
@@ -104,9 +104,9 @@ class Checkpoints:
   def keep_best(self, state: TrainState) -> None:
     """Saves the parameters that the record calls the best so far."""
     copy = self._copy  # of this step, unless it is written already
-    kept = copy if copy is not None and int(copy.step) == int(state.step) else state
-    trained = {"params": kept.params, "extra_state": kept.extra_state}
-    trained = self._copied(trained) if kept is state else trained
+    source = copy if copy is not None and int(copy.step) == int(state.step) else state
+    trained = {"params": source.params, "extra_state": source.extra_state}
+    trained = self._copied(trained) if source is state else trained
     step = cast(int, self.record.best_step)  # the record has one: `state` is of that step
     record = {"best": self.record.best}
     self._background.run(lambda: self._best.save(step, trained, {}, record))

@@ -27,11 +27,6 @@ class TrainingRecord:
   skipped: int = 0
   seconds: dict[str, float] = dataclasses.field(default_factory=dict)
 
-  @classmethod
-  def from_json(cls, saved: Mapping[str, Any]) -> "TrainingRecord":
-    """Reads a checkpoint's record; entries that an earlier version did not have get their default."""
-    return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls) if field.name in saved})
-
   def to_json(self, seconds: Mapping[str, float]) -> dict[str, Any]:
     """Returns the record as JSON for a checkpoint, with the current stage times."""
     return {**dataclasses.asdict(self), "seconds": dict(seconds)}
