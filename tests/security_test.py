@@ -475,35 +475,3 @@ def test_predictions_hold_no_control_characters_and_lose_none():
     "text": ESCAPES,
     "labels": [{"id": 1, "key": ESCAPES, "score": 0.5, "text": f"label{ESCAPES}\ud800"}],
   }
-
-
-# Trees of a fusion, which are walked until a leaf.
-
-
-@pytest.mark.parametrize(
-  "change",
-  [
-    {"left": [0, -1, -1]},
-    {"right": [9, -1, -1]},
-    {"left": [-5, -1, -1]},
-    {"feature": [7, -1, -1]},
-    {"feature": []},
-    {"probability": [0.5]},
-    {"threshold": [1, 2, 3]},
-  ],
-)
-def test_a_tree_comes_to_an_end(tmp_path, change):
-  kinds = {"feature": np.int32, "left": np.int32, "right": np.int32, "probability": np.float32}
-  tree = {"feature": [0, -1, -1], "threshold": [0.5, 0.0, 0.0], "left": [1, -1, -1], "right": [2, -1, -1]}
-  tree["probability"] = [0.5, 0.1, 0.9]
-
-  def write(**fields):
-    np.savez(
-      tmp_path / "fusion.npz", **{name: np.array(row, kinds.get(name)) for name, row in fields.items()}
-    )
-
-  write(**tree)
-  assert Tree.load(tmp_path / "fusion.npz").predict(np.array([[0.7, 0, 0]])) == np.float32(0.9)
-  write(**{**tree, **change})
-  with pytest.raises(UserError, match="not readable"):
-    Tree.load(tmp_path / "fusion.npz")

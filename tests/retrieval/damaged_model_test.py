@@ -77,13 +77,6 @@ def test_any_byte_that_changes(path, text, features):
   assert refused > 500
 
 
-def test_any_end_that_is_missing(path, text):
-  whole = text.encode()
-  for length in [*range(0, len(whole) - 3, max(1, len(whole) // 200)), len(whole) - 3]:
-    path.write_bytes(whole[:length])
-    assert_refused(path)
-
-
 @pytest.mark.parametrize(
   "content",
   [b"", b"\xff\xfe", b"[]", b"null", b"3", b'"hybrid"', b"{}", b"[" * 100_000, b"PK\x03\x04", b"1" * 5000],
@@ -102,13 +95,7 @@ def test_a_folder_in_its_place(path):
 # --- other programs, with a checksum that fits ---
 
 
-@pytest.mark.parametrize(
-  "changes, said",
-  [
-    *(({"version": version}, "format version") for version in (2, 4, "3", None, {"a": "\n" * 50})),
-    ({"features": NAMES[:2]}, "do not fit"),
-  ],
-)
-def test_another_version_or_number_of_features(path, text, changes, said):
-  forged(path, text, **changes)
-  assert said in assert_refused(path)
+@pytest.mark.parametrize("version", [2, 4, "3", None, {"a": "\n" * 50}])
+def test_another_version(path, text, version):
+  forged(path, text, version=version)
+  assert "format version" in assert_refused(path)

@@ -183,18 +183,11 @@ def test_a_damaged_model_is_one_line_and_is_made_again(copied, workdir):
 @pytest.mark.parametrize(
   "change",
   [
-    lambda found: found[:-1],
-    lambda found: found[:0],
-    lambda found: found[:, :-1],
-    lambda found: np.concatenate([found, found], axis=1),
-    lambda found: found[:, 0],
-    lambda found: found[..., None],
-    lambda found: found.astype(np.int32),
-    lambda found: found.astype(np.complex64),
-    lambda found: found.astype(str),
-    lambda found: found.astype("datetime64[s]"),
-    lambda found: np.zeros((), np.float32),
-    lambda found: np.zeros(len(found), [("a", np.float32)]),
+    lambda points: points[:-1],
+    lambda points: points[:, :-1],
+    lambda points: points[:, 0],
+    lambda points: points.astype(str),
+    lambda points: np.zeros((), np.float32),
   ],
 )
 def test_a_memory_of_another_shape_is_one_line(copied, change):
@@ -202,7 +195,7 @@ def test_a_memory_of_another_shape_is_one_line(copied, change):
   assert_refused(copied, "memory.npy")
 
 
-@pytest.mark.parametrize("length", [0, 5, 60, 127, 129, -1])
+@pytest.mark.parametrize("length", [0, 60, -1])
 def test_a_memory_cut_short_is_one_line(copied, workdir, length):
   path = copied / "memory.npy"
   path.write_bytes(path.read_bytes()[:length])

@@ -128,9 +128,9 @@ def test_a_training_ends_with_one_table_for_each_scorer(settings, scores, expect
     embedded.append(scorer)
     return embed_labels(self, params, extra_state, scorer)
 
-  def split_queries(self, params, extra_state, tokens, *more):
+  def split_queries(self, params, extra_state, tokens):
     embedded.extend(["points"] * (len(tokens) == 200))
-    return embed_points(self, params, extra_state, tokens, *more)
+    return embed_points(self, params, extra_state, tokens)
 
   monkeypatch.setattr(TableEmbedder, "split_labels", split_labels)
   monkeypatch.setattr(TableEmbedder, "split_queries", split_queries)

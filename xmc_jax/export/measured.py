@@ -1,12 +1,12 @@
 """Reads a run's metrics on its test rows, for the model card of its export."""
 
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 from xmc_jax.config import METRICS
 from xmc_jax.export.exported import HYBRID
+from xmc_jax.runs import evaluate
 
 
 def read(workdir: pathlib.Path, scores: str, step: int) -> dict[str, Any]:
@@ -23,10 +23,8 @@ def read(workdir: pathlib.Path, scores: str, step: int) -> dict[str, Any]:
     that was read ('' for the whole).
   """
   if not scores:
-    return _report(workdir, "metrics.json", "", step)
-  return _report(workdir, f"metrics_{scores}.json", "", step) or _report(
-    workdir, "metrics.json", scores, step
-  )
+    return _report(workdir, "", "", step)
+  return _report(workdir, f"_{scores}", "", step) or _report(workdir, "", scores, step)
 
 
 def table(report: dict[str, Any], facts: dict[str, Any]) -> str:
@@ -52,15 +50,12 @@ def table(report: dict[str, Any], facts: dict[str, Any]) -> str:
   return "\n".join([own, *lines]) + "\n"
 
 
-def _report(workdir: pathlib.Path, name: str, source: str, step: int) -> dict[str, Any]:
+def _report(workdir: pathlib.Path, suffix: str, source: str, step: int) -> dict[str, Any]:
   """Reads a report, or one of the sources in it; returns {} if it is missing or of another step."""
-  try:
-    report = json.loads((workdir / "report" / name).read_text(encoding="utf-8"))
-  except (OSError, ValueError):
-    return {}
+  report = evaluate.stored_report(workdir, suffix, step)
   by_source = report.get("by_source", {})
-  means = by_source.get(source) if source else report["metrics"]
-  if report["step"] != step or not means:
+  means = by_source.get(source) if source else report.get("metrics")
+  if not means:
     return {}
   return {
     "rows": report["rows"],

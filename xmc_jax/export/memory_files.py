@@ -1,14 +1,6 @@
 """Writes and reads an exported hybrid ranker: training points with labels and texts, and the joining model.
 
-| file | what |
-|---|---|
-| `points.npy` | `[N, D]` float32 embeddings of the training rows that have labels |
-| `points.jsonl` | their numbers, 0 to N - 1, and texts, one per line |
-| `point_labels.npy` | their label ids, row after row, int32 |
-| `point_labels_offsets.npy` | `[N + 1]` int64: the ids of row i are those from offset i to offset i + 1 |
-| `point_votes.npy` | their votes, float32; missing if all are 1 |
-| `hybrid.json` | the model that combines the sources |
-| `manifest.json` | checksums of these files, and the temperature |
+docs/export.md, "The memory in files", describes the files.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

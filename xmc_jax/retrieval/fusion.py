@@ -29,7 +29,6 @@ from xmc_jax.retrieval.search import (
 )
 from xmc_jax.storage import atomic
 
-_NUM_FEATURES = 3
 _BLOCK = 32  # queries whose candidates are scored together: their vectors fit into a cache
 
 
@@ -72,24 +71,10 @@ class Tree(NamedTuple):
       UserError: the file cannot be read.
     """
     try:
-      with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-        return cls(*(found[name] for name in cls._fields))._checked()
+      with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        return cls(*(arrays[name] for name in cls._fields))
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
       raise UserError(f"{path}: not readable ({error}); delete it to rank by the plain sum") from None
-
-  def _checked(self) -> "Tree":
-    """Returns the tree; raises ValueError if `predict` would fail or not end."""
-    nodes = np.arange(len(self.feature))
-    shapes_agree = all(array.shape == nodes.shape for array in self)
-    if not shapes_agree or not len(nodes) or any(self[at].dtype.kind != "i" for at in (0, 2, 3)):
-      raise ValueError("its arrays are not those of a tree")
-    inner = self.feature >= 0
-    for children in (self.left[inner], self.right[inner]):  # a node comes before its children
-      if np.any(children <= nodes[inner]) or np.any(children >= len(nodes)):
-        raise ValueError("its nodes do not form a tree")
-    if np.any(self.feature >= _NUM_FEATURES) or self.threshold.dtype != np.float64:
-      raise ValueError("it compares features that do not exist")
-    return self
 
 
 class Fusion:
@@ -126,12 +111,12 @@ class Fusion:
       exclude: CSR `[n, L]`, pairs that are no candidates: those of the *training* filter file.
       depth: the largest depth of the tree.
     """
-    found, relevant = [], []
+    rows, relevant = [], []
     for start, ids, features in self._candidates(queries, exclude, self._num_candidates):
       real = ids >= 0
-      found.append(features[real])
+      rows.append(features[real])
       relevant.append(contained(ids, truth[start : start + len(ids)])[real])
-    self.tree = _fitted(np.concatenate(found), np.concatenate(relevant), depth)
+    self.tree = _fitted(np.concatenate(rows), np.concatenate(relevant), depth)
 
   def rank(self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Ranks the k labels with the largest p_tree + similarity + classifier score; see `retrieval.search`."""
@@ -169,10 +154,10 @@ def _products(vectors: Table, queries: np.ndarray, ids: np.ndarray) -> np.ndarra
 
 def _fitted(features: np.ndarray, relevant: np.ndarray, depth: int) -> Tree:
   """Fits scikit-learn's decision tree; returns it as arrays."""
-  made = DecisionTreeClassifier(max_depth=depth, random_state=0).fit(features, relevant)
-  tree = made.tree_
+  classifier = DecisionTreeClassifier(max_depth=depth, random_state=0).fit(features, relevant)
+  tree, kinds = classifier.tree_, list(classifier.classes_)
   shares = tree.value[:, 0] / tree.value[:, 0].sum(axis=1, keepdims=True)
-  share = shares[:, list(made.classes_).index(True)] if True in made.classes_ else np.zeros(len(shares))
+  share = shares[:, kinds.index(True)] if True in kinds else np.zeros(len(shares))
   return Tree(
     np.where(tree.children_left >= 0, tree.feature, -1).astype(np.int32),
     tree.threshold,

@@ -121,19 +121,9 @@ class HybridModel:
       written = content.pop("format"), content.pop("version")
       if written != (_FORMAT, _VERSION):
         raise ValueError(f"format version {written[1]!r:.20}, and this program reads {_VERSION}")
-      if len(content["linear"]) != len(content["features"]) + 1:
-        raise ValueError("its weights do not fit its features")
       trees = content.pop("trees")
       return cls(**content, trees=trees and Trees(**trees))
-    except (
-      OSError,
-      ValueError,
-      LookupError,
-      TypeError,
-      AttributeError,
-      ArithmeticError,
-      RecursionError,
-    ) as error:
+    except (OSError, ValueError, KeyError) as error:
       why = (str(error).splitlines() or [type(error).__name__])[0][:200]
       raise DataError(f"{path}: not readable ({why}); {remedy}") from None
 
@@ -205,8 +195,8 @@ def _fitted_regression(names: list[str], features: np.ndarray, right: np.ndarray
   prior = fixed(names).linear
   start = np.append(prior[:-1] * scale, prior[-1] + prior[:-1] @ center)
   trust = np.append(np.full(len(scale), _TRUST), 0)
-  found = _regression_from((features - center) / scale, right, start, trust)
-  return np.append(found[:-1] / scale, found[-1] - found[:-1] @ (center / scale))
+  scaled = _regression_from((features - center) / scale, right, start, trust)
+  return np.append(scaled[:-1] / scale, scaled[-1] - scaled[:-1] @ (center / scale))
 
 
 def _regression_from(

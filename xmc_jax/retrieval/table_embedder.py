@@ -98,15 +98,9 @@ class TableEmbedder:
     on_cpu = self._mesh.devices.flat[0].platform == "cpu"
     return (1, 8) if on_cpu else (1, 8, 64)
 
-  def split_queries(
-    self,
-    params: PyTree,
-    extra_state: PyTree,
-    tokens: TokenTable,
-    progress: Callable[[int], None] | None = None,
-  ) -> Table:
+  def split_queries(self, params: PyTree, extra_state: PyTree, tokens: TokenTable) -> Table:
     """Returns what `queries` does, split over the processes."""
-    return self._split(self._of_points(params, extra_state), tokens, progress)
+    return self._split(self._of_points(params, extra_state), tokens)
 
   def labels(
     self, params: PyTree, extra_state: PyTree, scorer: str = "", ids: np.ndarray | None = None
@@ -151,10 +145,10 @@ class TableEmbedder:
       self._programs[function] = jax.jit(function, out_shardings=sharding.replicated(self._mesh))
     return self._programs[function]
 
-  def _split(self, embed: _Embed, tokens: TokenTable, progress: Callable[[int], None] | None = None) -> Table:
+  def _split(self, embed: _Embed, tokens: TokenTable) -> Table:
     if runtime.is_alone():
-      return self._embed(embed, tokens, progress)
-    own = self._embed(embed, tokens, progress, kept=split_table.own_range(len(tokens)))
+      return self._embed(embed, tokens)
+    own = self._embed(embed, tokens, kept=split_table.own_range(len(tokens)))
     return SplitTable(own, split_table.row_starts(len(tokens)))
 
   def _embed(

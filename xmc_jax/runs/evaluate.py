@@ -81,8 +81,8 @@ def _why(
 def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
   """Computes every metric as a fraction, at each k of 1, 3, 5, 10 and 100 up to `config.eval.k`."""
   truth, ks = split.unfiltered_positives, _depths(run)
-  found = metrics.evaluate(ranking.ids, truth, ks=ks, inverse_propensity=run.data.inverse_propensity)
-  return {**found, **metrics.coverage(ranking.ids, truth, ks=ks)}
+  means = metrics.evaluate(ranking.ids, truth, ks=ks, inverse_propensity=run.data.inverse_propensity)
+  return {**means, **metrics.coverage(ranking.ids, truth, ks=ks)}
 
 
 def validate(trained: Trained) -> dict[str, float]:
@@ -163,18 +163,23 @@ def calibration(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, object]:
     f"explains {100 * first.by_chance:.0f}: more validation rows (data.num_validation) calibrate them better"
   )
   large = first.ece > max(_LARGE_ERROR, 1.5 * first.by_chance)
-  bins = [found._asdict() for found in every.bins]
+  bins = [each._asdict() for each in every.bins]
   return {"ece": every.ece, "ece_first": first.ece, "note": note if large else "", "bins": bins}
 
 
 def stored_calibration(run: Run, scores: str, step: int) -> dict[str, Any]:
   """Reads what `calibration` returned for these parameters from metrics.json; {} if it is not there."""
   suffix = "" if scores == run.config.eval.scores else f"_{scores}"
+  return stored_report(run.workdir, suffix, step).get("calibration", {})
+
+
+def stored_report(workdir: pathlib.Path, suffix: str, step: int) -> dict[str, Any]:
+  """Reads what `write_report` wrote; {} if there is none, or if it is of another step."""
   try:
-    report = json.loads((run.workdir / "report" / f"metrics{suffix}.json").read_text(encoding="utf-8"))
-    return report["calibration"] if report["step"] == step else {}
-  except (OSError, ValueError, KeyError):
+    report = json.loads((workdir / "report" / f"metrics{suffix}.json").read_text(encoding="utf-8"))
+  except (OSError, ValueError):
     return {}
+  return report if report["step"] == step else {}
 
 
 def _slices(
@@ -235,10 +240,10 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
   for row, reason in zip(rows, reasons):
     true = set(truth[row].indices.tolist())
     lines.append(f"  {_cut(split.texts[row])}")
-    found = [label for label in ranking.ids[row, :_LABELS_SHOWN].tolist() if label >= 0]
-    missed = sorted(true - set(found))[:_LABELS_SHOWN]
-    marks = [*("✓" if label in true else "·" for label in found), *("○" for _ in missed)]
-    for mark, label in zip(marks, found + missed):
+    ranked = [label for label in ranking.ids[row, :_LABELS_SHOWN].tolist() if label >= 0]
+    missed = sorted(true - set(ranked))[:_LABELS_SHOWN]
+    marks = [*("✓" if label in true else "·" for label in ranked), *("○" for _ in missed)]
+    for mark, label in zip(marks, ranked + missed):
       lines.append(f"    {mark} {_cut(run.dataset.labels.texts[label])}")
     lines += [f"      why the first: {words}" for words in reason.values()]
   return "\n".join(lines)
