@@ -19,11 +19,12 @@ def _csr(rows, num_labels):
 
 
 @pytest.mark.parametrize("block, shape", [(1, None), (7, None), (1024, None), (8, (2, 1)), (7, (2, 4))])
-def test_blocks_and_filters_equal_a_full_sort(block, shape):
+def test_blocks_and_filters_equal_a_full_sort(block, shape, monkeypatch):
+  monkeypatch.setattr(sys.modules[search.__module__], "BLOCK", block)
   rng = np.random.default_rng(0)
   queries, labels = (rng.integers(-2, 3, (rows, 4)).astype(np.float32) for rows in (23, 40))
   filtered = _csr([rng.choice(40, rng.integers(0, 4), replace=False) for _ in range(23)], 40)
-  found = search(queries, labels, 10, exclude=filtered, block=block, devices=shape and sharding.make(*shape))
+  found = search(queries, labels, 10, exclude=filtered, devices=shape and sharding.make(*shape))
   scores = np.where(filtered.toarray(), -np.inf, queries @ labels.T)
   expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
   np.testing.assert_array_equal(found.ids, expected)
@@ -36,12 +37,13 @@ def test_no_queries():
   assert found.ids.shape == found.scores.shape == (0, 2)
 
 
-def test_a_row_with_many_excluded_labels_keeps_k_and_does_not_disturb_the_others():
+def test_a_row_with_many_excluded_labels_keeps_k_and_does_not_disturb_the_others(monkeypatch):
+  monkeypatch.setattr(sys.modules[search.__module__], "BLOCK", 2)
   rng = np.random.default_rng(1)
   counts = [0, 37, 1, 3, 0, 20, 2, 40]
   queries, labels = rng.normal(size=(8, 5)).astype(np.float32), rng.normal(size=(40, 5)).astype(np.float32)
   excluded = _csr([rng.choice(40, count, replace=False) for count in counts], 40)
-  found = search(queries, labels, 10, exclude=excluded, block=2)
+  found = search(queries, labels, 10, exclude=excluded)
   scores = np.where(excluded.toarray(), -np.inf, queries @ labels.T)
   order = np.argsort(-scores, axis=1, kind="stable")[:, :10]
   expected = np.take_along_axis(scores, order, 1)

@@ -94,7 +94,6 @@ def search(
   k: int,
   *,
   exclude: sp.csr_matrix | None = None,
-  block: int = 0,
   devices: Mesh | None = None,
   recall: float = 1.0,
 ) -> Ranking:
@@ -109,7 +108,6 @@ def search(
     labels: `[L, D]` or `[L, D + 1]` (`with_bias_column`); with `devices`, on the host; or a `shard_table`.
     k: labels per query, at most L.
     exclude: CSR `[N, L]` pairs to leave out; None for none.
-    block: queries at a time; 0 is 512 on CPUs and 4,096 on accelerators.
     devices: the mesh to search on; None is the device that `labels` are on.
     recall: the share of the k labels that a TPU has to find, on average; other devices find all.
   """
@@ -119,7 +117,7 @@ def search(
   queries = split_table.whole(queries) if hosted else queries  # threads cannot ask other processes for rows
   counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)
   out = padding(num_queries, k)
-  block = _block_size(placed, num_queries, block)
+  block = _block_size(placed, num_queries)
   on_devices = functools.partial(_on_devices, devices=devices, block=block, recall=recall)
   best = (_on_the_host if hosted else on_devices)(placed, num_labels)
   order = np.argsort(counts, kind="stable")
@@ -129,13 +127,13 @@ def search(
     rows = order[start : start + block]
     deepest = int(counts[rows[-1]])
     depth = min(k + (1 << (deepest - 1).bit_length() if deepest else 0), num_labels)
-    found = best(queries[rows], depth)
+    wait = best(queries[rows], depth)
 
     def store() -> None:
-      kept = found()
+      ranked = wait()
       if deepest and exclude is not None:
-        kept = without(*kept, exclude[rows])
-      out.scores[rows], out.ids[rows] = (array[:, :k] for array in kept)
+        ranked = without(*ranked, exclude[rows])
+      out.scores[rows], out.ids[rows] = (array[:, :k] for array in ranked)
 
     return store
 
@@ -148,13 +146,13 @@ def search(
   return out
 
 
-def _block_size(labels: jax.Array, num_queries: int, wanted: int) -> int:
+def _block_size(labels: jax.Array, num_queries: int) -> int:
   """Returns how many queries to search for at a time.
 
   On a CPU it depends only on their number, so that results do not differ between machines: the last bits of a
   product depend on its size.
   """
-  block = wanted or (BLOCK if _platform(labels) == "cpu" else BLOCK_OF_ACCELERATORS)
+  block = BLOCK if _platform(labels) == "cpu" else BLOCK_OF_ACCELERATORS
   rounded = 1 << max(0, num_queries - 1).bit_length()  # on devices, each size is a compilation
   most = max(_SMALL_BLOCK, -(-num_queries // 8)) if _on_one_cpu(labels) else rounded
   return max(1, min(block, most))
