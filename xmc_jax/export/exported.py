@@ -32,8 +32,8 @@ _BATCH_SIZE = 256
 def is_export(folder: pathlib.Path) -> bool:
   """Returns whether a folder holds a complete export."""
   try:
-    found = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    return found["format"] == FORMAT
+    facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    return facts["format"] == FORMAT
   except (OSError, ValueError, KeyError, TypeError):
     return False
 
@@ -114,7 +114,7 @@ class Exported:
     """
     if explain and self._memory is None:
       raise UserError(f"explain=True: {self._folder} ranks by one source; export with --scores=hybrid")
-    why = (lambda *found: reasons(self._hybrid, *found)) if explain else None
+    why = (lambda *ranked: reasons(self._hybrid, *ranked)) if explain else None
     return best_labels(texts, k, self.labels, self.embed, self._rank, why)
 
   def add_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> np.ndarray:

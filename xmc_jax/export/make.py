@@ -109,9 +109,9 @@ def _write(part: pathlib.Path, source: _Source) -> None:
   memory, rows = _memory(source) if source.scores == exported.HYBRID else (None, np.zeros(0, int))
   _check_room(part, source, vectors.shape[1], memory)
   probes = [run.dataset.train.texts[row] for row in range(min(_PROBES, len(run.dataset.train)))]
-  found = sentence_transformers.write(part / exported.SENTENCE, trained, probes)
-  if found.reason:
-    say(f"export: no {exported.SENTENCE}/: {found.reason}")
+  sentence = sentence_transformers.write(part / exported.SENTENCE, trained, probes)
+  if sentence.reason:
+    say(f"export: no {exported.SENTENCE}/: {sentence.reason}")
   functions = _write_programs(part / exported.PROGRAMS, source)
   points = None
   if memory:
@@ -135,8 +135,8 @@ def _write(part: pathlib.Path, source: _Source) -> None:
     "encoder_run": pathlib.Path(run.config.init_from).name,
   }
   atomic.write_json(part / exported.MARKER, facts)
-  made = card.Made(facts, found, no_scann)
-  (part / "README.md").write_text(card.text(run, made, source.scores), encoding="utf-8")
+  contents = card.Made(facts, sentence, no_scann)
+  (part / "README.md").write_text(card.text(run, contents, source.scores), encoding="utf-8")
 
 
 def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, label_functions.Function]:

@@ -69,14 +69,14 @@ def write(folder: Path, trained: Trained, probes: list[str]) -> Sentence:
   head = _head_of(root, run.config.encoder)
   root = {"encoder": root["encoder"], **({"projection": head.projection} if head.projection else {})}
   tokens = data.encode_texts(run.dataset.tokenizer(), probes, run.config.data.max_length)
-  wanted = trained.queries(tokens)
+  vectors = trained.queries(tokens)
   padded = tokens.gather(np.arange(len(tokens)), run.config.data.max_length)
   for tried in (head, head._replace(unit=not head.unit)):
     embedder = _embedder(run, tried)
-    found = np.asarray(embedder.embed(root, padded))
-    own = wanted[:, : embedder.width]
-    if found.shape == own.shape and np.allclose(found, own, rtol=_TOLERANCE, atol=_TOLERANCE):
-      return _write(folder, run, root, embedder, tried, wanted.shape[1])
+    embedded = np.asarray(embedder.embed(root, padded))
+    expected = vectors[:, : embedder.width]
+    if embedded.shape == expected.shape and np.allclose(embedded, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+      return _write(folder, run, root, embedder, tried, vectors.shape[1])
   return Sentence("its method embeds texts in a way that no chain of its modules can compute")
 
 

@@ -65,9 +65,9 @@ def resampled(gained: np.ndarray, best: np.ndarray, num_resamples: int, seed: in
   values = np.empty((num_resamples, *gained.shape[1:]))
   done = 0
   for counts in _draws(num_rows, num_resamples, np.random.default_rng(seed)):
-    found, wanted = (counts @ flat).reshape(len(counts), *gained.shape[1:]), counts @ best
-    wanted = wanted.reshape(len(counts), *[1] * (gained.ndim - 2), best.shape[1])
-    values[done : done + len(counts)] = ratio(found, wanted)
+    earned, possible = (counts @ flat).reshape(len(counts), *gained.shape[1:]), counts @ best
+    possible = possible.reshape(len(counts), *[1] * (gained.ndim - 2), best.shape[1])
+    values[done : done + len(counts)] = ratio(earned, possible)
     done += len(counts)
   return values
 

@@ -33,11 +33,11 @@ class ChosenWeight(NamedTuple):
       UserError: the file cannot be read, or its weight is not from 0 to `most`.
     """
     try:
-      found = json.loads(path.read_text(encoding="utf-8"))
-      weight = found["weight"]
+      content = json.loads(path.read_text(encoding="utf-8"))
+      weight = content["weight"]
       if type(weight) not in (int, float) or not 0 <= weight <= most:
         raise ValueError(f"weight = {weight!r:.40} is no number from 0 to {most:g}")
-      return cls(float(weight), str(found["metric"]), tuple(map(float, found["values"])))
+      return cls(float(weight), str(content["metric"]), tuple(map(float, content["values"])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
       why = " ".join(str(error).split())[:200]
       raise UserError(f"{path}: not readable ({why}); delete it, and the weight is chosen anew") from None

@@ -139,7 +139,7 @@ class Fusion:
     ]
     for start in range(0, len(queries), _BLOCK):
       rows = slice(start, start + _BLOCK)
-      ids = merged(*(found[rows] for found in lists))
+      ids = merged(*(ranked[rows] for ranked in lists))
       safe = np.maximum(ids, 0)
       scores = [_products(vectors, queries[rows], safe) for vectors in self._vectors]
       yield start, ids, np.stack([*scores, self._inverse_propensity[safe]], axis=-1)

@@ -44,16 +44,16 @@ def _merge(best: np.ndarray, scores: np.ndarray, start: int, beats: np.ndarray) 
   else:
     # A later label must beat the k-th so far: in a tie its id is higher, so it loses.
     np.greater(scores, _read(best.min(axis=1, keepdims=True))[0], out=beats)
-  found = np.flatnonzero(beats)
-  if not len(found):
+  better = np.flatnonzero(beats)
+  if not len(better):
     return best
-  rows, columns = np.divmod(found, width)
+  rows, columns = np.divmod(better, width)
   counts = np.bincount(rows, minlength=num_rows)
-  places = np.arange(len(found)) - np.repeat(np.cumsum(counts) - counts, counts)
+  places = np.arange(len(better)) - np.repeat(np.cumsum(counts) - counts, counts)
   most = int(counts.max())
   candidates = np.full((num_rows, k + most), _EMPTY)
   candidates[:, :k] = best
-  candidates[rows, k + places] = _keys(scores.ravel()[found], columns + start)
+  candidates[rows, k + places] = _keys(scores.ravel()[better], columns + start)
   return np.partition(candidates, most, axis=1)[:, most:]
 
 

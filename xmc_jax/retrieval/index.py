@@ -124,8 +124,8 @@ class Index:
     searcher = self._searcher(queries, depth, exclude)
     if searcher is None:
       return search(queries, self._placed, k, exclude=exclude, devices=self._devices)
-    found = _find(searcher, queries, depth, exclude)
-    return Ranking(found.ids[:, :k], found.scores[:, :k])
+    ranking = _find(searcher, queries, depth, exclude)
+    return Ranking(ranking.ids[:, :k], ranking.scores[:, :k])
 
   def save(self, folder: pathlib.Path) -> dict[str, int] | None:
     """Writes ScaNN's own files; returns the search settings of the k that was tuned last.
@@ -167,13 +167,13 @@ class Index:
 
   def _is_time_to_build(self, queries: np.ndarray, exclude: sp.csr_matrix | None) -> bool:
     """Returns whether to build ScaNN now; adds the queries to the sample of all queries so far."""
-    kept, left_out = self._sample
+    sample, left_out = self._sample
     # Each new query gets a random key; the queries with the lowest keys are the sample.
     keys = np.concatenate([self._keys, np.random.default_rng((0, self._num_seen)).random(len(queries))])
     rows = np.sort(np.argsort(keys, kind="stable")[:_SAMPLE])
-    old, new = rows[rows < len(kept)], rows[rows >= len(kept)] - len(kept)
+    old, new = rows[rows < len(sample)], rows[rows >= len(sample)] - len(sample)
     pairs = sp.csr_matrix((len(queries), self._shape[0]), dtype=bool) if exclude is None else exclude
-    self._sample = np.concatenate([kept[old], queries[new]]), sp.vstack([left_out[old], pairs[new]], "csr")
+    self._sample = np.concatenate([sample[old], queries[new]]), sp.vstack([left_out[old], pairs[new]], "csr")
     self._keys, self._num_seen = keys[rows], self._num_seen + len(queries)
     platform = next(iter(self._placed.vectors.devices())).platform
     chosen = self._backend if self._backend == "scann" else _choose(self._num_seen, self._shape, platform)
@@ -254,11 +254,11 @@ def _tune(searcher: _Searcher, queries: np.ndarray, k: int, exclude: sp.csr_matr
 
 def _recall(scores: np.ndarray, truth: Ranking) -> float:
   """Returns the recall of exact shortlists; every label that scores as high as their last label counts."""
-  wanted = np.sum(truth.ids >= 0, axis=1, keepdims=True)
+  possible = np.sum(truth.ids >= 0, axis=1, keepdims=True)
   last = np.min(np.where(truth.ids >= 0, truth.scores, np.inf), axis=1, keepdims=True)
   tolerance = 1e-5 * np.abs(np.where(np.isfinite(last), last, 0))  # rounding: the searches' sums differ
-  found = np.minimum(np.sum(scores >= last - tolerance, axis=1, keepdims=True), wanted)
-  return float(np.sum(found) / max(np.sum(wanted), 1))
+  good = np.minimum(np.sum(scores >= last - tolerance, axis=1, keepdims=True), possible)
+  return float(np.sum(good) / max(np.sum(possible), 1))
 
 
 def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None) -> Ranking:
@@ -278,14 +278,14 @@ def _find(searcher: _Searcher, queries: np.ndarray, k: int, exclude: sp.csr_matr
       searched, size = min(searcher.num_leaves, -(-leaves * depth // k)), max(1, _BLOCK // depth)
       for start in range(0, len(members), size):
         block = members[start : start + size]
-        found = _find_block(searcher, queries[block], depth, searched)
-        found = found if exclude is None else without(*found, exclude[block])
-        out.scores[block], out.ids[block] = (array[:, :k] for array in found)
+        ranked = _find_block(searcher, queries[block], depth, searched)
+        ranked = ranked if exclude is None else without(*ranked, exclude[block])
+        out.scores[block], out.ids[block] = (array[:, :k] for array in ranked)
 
   fill(np.arange(len(queries)), searcher.leaves)
   if searcher.leaves < searcher.num_leaves:
-    wanted = np.minimum(k, searcher.num_labels - counts)
-    fill(np.flatnonzero(np.sum(out.ids >= 0, axis=1) < wanted), searcher.num_leaves)
+    possible = np.minimum(k, searcher.num_labels - counts)
+    fill(np.flatnonzero(np.sum(out.ids >= 0, axis=1) < possible), searcher.num_leaves)
   return out
 
 

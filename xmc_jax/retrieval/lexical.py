@@ -40,9 +40,9 @@ class Lexicon:
 
   def vectors(self, texts: Sequence[str]) -> sp.csr_matrix:
     """Returns CSR `[n, V]` float32 unit vectors; a text without a word is a row of zeros."""
-    found = [sp.csr_matrix((0, _NUM_WORDS), dtype=np.float32)]
-    found += [self._weighted(self._hashed.transform(part)) for part in _parts(texts)]
-    return sp.vstack(found, "csr")
+    parts = [sp.csr_matrix((0, _NUM_WORDS), dtype=np.float32)]
+    parts += [self._weighted(self._hashed.transform(part)) for part in _parts(texts)]
+    return sp.vstack(parts, "csr")
 
   def _weighted(self, counts: sp.csr_matrix) -> sp.csr_matrix:
     counts.data = (1 + np.log(counts.data)) * self._idf[counts.indices]
@@ -106,12 +106,12 @@ def largest(scores: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
   ids = np.full((scores.shape[0], k), -1, np.int32)
   values = np.zeros((scores.shape[0], k), np.float32)
   for row, (start, end) in enumerate(itertools.pairwise(scores.indptr)):
-    found, columns = scores.data[start:end], scores.indices[start:end]
-    least = np.partition(found, -k)[-k] if len(found) > k else 0.0
-    kept = np.flatnonzero((found >= least) & (found > 0))
-    best = kept[np.lexsort((columns[kept], -found[kept]))[:k]]
+    data, columns = scores.data[start:end], scores.indices[start:end]
+    least = np.partition(data, -k)[-k] if len(data) > k else 0.0
+    candidates = np.flatnonzero((data >= least) & (data > 0))
+    best = candidates[np.lexsort((columns[candidates], -data[candidates]))[:k]]
     ids[row, : len(best)] = columns[best]
-    values[row, : len(best)] = found[best]
+    values[row, : len(best)] = data[best]
   return ids, values
 
 

@@ -85,8 +85,8 @@ def ridge_weights(
   best = np.argsort(-values, axis=1, kind="stable")[:, :num_points]
   ids, values = (np.take_along_axis(array, best, axis=1) for array in (safe, values))
   real = np.isfinite(values)
-  found = point_vectors[ids]
-  gram = kernel(np.matmul(found, found.transpose(0, 2, 1)), _products(point_words, ids))
+  nearest = point_vectors[ids]
+  gram = kernel(np.matmul(nearest, nearest.transpose(0, 2, 1)), _products(point_words, ids))
   gram *= real[:, :, None] & real[:, None, :]
   places = np.arange(ids.shape[1])
   gram[:, places, places] += penalty

@@ -180,10 +180,10 @@ def _on_devices(
   def best(queries: np.ndarray, k: int) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
     part: Array = np.pad(queries, ((0, block - len(queries)), (0, 0)))
     part = part if devices is None else sharding.split_rows(part, devices, "data")
-    found = ops.top_k(part, labels, k, mesh=devices, num_valid=num_labels, recall=recall)
+    arrays = ops.top_k(part, labels, k, mesh=devices, num_valid=num_labels, recall=recall)
 
     def wait() -> tuple[np.ndarray, np.ndarray]:
-      scores, ids = (sharding.to_host(array)[: len(queries)] for array in found)
+      scores, ids = (sharding.to_host(array)[: len(queries)] for array in arrays)
       return scores, ids
 
     return wait

@@ -134,7 +134,7 @@ class Retriever:
         Queries(queries.vectors[rows], queries.texts[rows]),
         k,
         unit=unit[rows],
-        ranked={name: Ranking(found.ids[rows], found.scores[rows]) for name, found in ranked.items()},
+        ranked={name: Ranking(ranking.ids[rows], ranking.scores[rows]) for name, ranking in ranked.items()},
         near=Ranking(near.ids[rows], near.scores[rows]),
         exclude=None if exclude is None else exclude[rows],
       )
@@ -220,8 +220,8 @@ def lexical_memory(block: Block) -> Found:
 def lexical_labels(block: Block) -> Found:
   """Scores a label by the tf-idf cosine of its text."""
   table = block.retriever.label_words
-  found = block.scored(table.cosines(block.words))
-  return found._replace(scores_of=lambda ids: table.cosines_of(block.words, np.maximum(ids, 0)))
+  by_words = block.scored(table.cosines(block.words))
+  return by_words._replace(scores_of=lambda ids: table.cosines_of(block.words, np.maximum(ids, 0)))
 
 
 def memory_regression(block: Block) -> Found:
@@ -262,12 +262,12 @@ def values_at(scores: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
 
 
 def _by_vectors(block: Block, name: str) -> Found:
-  retriever, found = block.retriever, block.ranked[name]
+  retriever, ranking = block.retriever, block.ranked[name]
   temperature = retriever.corpus.temperature
   vectors = retriever.corpus.label_vectors[name]
   queries = retriever.columns_of(name, block.queries.vectors)
   # A row has no real label only if all labels are excluded.
-  scaled = np.where(found.ids >= 0, found.scores, -np.inf) / temperature
+  scaled = np.where(ranking.ids >= 0, ranking.scores, -np.inf) / temperature
   largest_score = np.where(np.isfinite(scaled[:, :1]), scaled[:, :1], 0)
   total = np.exp(scaled - largest_score).sum(axis=1, keepdims=True)
 
@@ -276,7 +276,7 @@ def _by_vectors(block: Block, name: str) -> Found:
     products = np.matmul(picked, queries[:, :, None])[..., 0] / temperature
     return np.exp(np.minimum(products - largest_score, 0)) / np.maximum(total, np.finfo(np.float32).tiny)
 
-  return Found(found.ids, scores_of)
+  return Found(ranking.ids, scores_of)
 
 
 def _columns(vectors: np.ndarray, used: np.ndarray) -> np.ndarray:

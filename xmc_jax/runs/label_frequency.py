@@ -95,8 +95,8 @@ def by_text(run: "Run", embed: Function) -> Function:
     return embed
   mean = float(_column(run, weight).mean())
   if run.config.method.get("log_prior"):
-    return lambda *given: jnp.asarray(embed(*given)).at[:, -1].add(mean)
-  return lambda *given: jnp.pad(embed(*given), ((0, 0), (0, 1)), constant_values=mean)
+    return lambda *inputs: jnp.asarray(embed(*inputs)).at[:, -1].add(mean)
+  return lambda *inputs: jnp.pad(embed(*inputs), ((0, 0), (0, 1)), constant_values=mean)
 
 
 def has_column(run: "Run") -> bool:

@@ -32,8 +32,8 @@ def reads(function: Function, trained: "Trained", max_length: int) -> set[str]:
   # Sizes are fixed here: a symbolic size counts as a read of every argument that has it.
   texts, ids = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((2, max_length), (2,)))
   inputs = {**shapes_of(named), **dict.fromkeys(_TEXTS, texts), _IDS: ids}
-  kept = jax_export.export(jax.jit(call))(inputs).module_kept_var_idx
-  return {name for position, name in enumerate(sorted(inputs)) if position in kept}
+  positions_read = jax_export.export(jax.jit(call))(inputs).module_kept_var_idx
+  return {name for position, name in enumerate(sorted(inputs)) if position in positions_read}
 
 
 def follows_from_text(function: Function, trained: "Trained", max_length: int) -> bool:

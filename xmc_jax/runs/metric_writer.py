@@ -90,15 +90,15 @@ class MetricWriter:
 def _drop_later_lines(path: pathlib.Path, first_step: int, unscored: bool) -> None:
   if not path.exists():
     return
-  kept = []
+  earlier = []
   for line in path.read_text().splitlines():
     with contextlib.suppress(ValueError, TypeError, KeyError):  # a line cut short by a kill, or a foreign one
-      found = json.loads(line)
-      is_validation = any(name.startswith("eval/") for name in found)
-      comes_again = unscored and is_validation and found["step"] == first_step
-      if found["step"] <= first_step and not comes_again:
-        kept.append(line + "\n")
-  atomic.write_text(path, "".join(kept))
+      reading = json.loads(line)
+      is_validation = any(name.startswith("eval/") for name in reading)
+      comes_again = unscored and is_validation and reading["step"] == first_step
+      if reading["step"] <= first_step and not comes_again:
+        earlier.append(line + "\n")
+  atomic.write_text(path, "".join(earlier))
 
 
 def _tensorboard_writer(folder: pathlib.Path) -> "Writer | None":

@@ -76,10 +76,10 @@ def best_labels(
   none = Ranking(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))
   ranking = rank(queries, k) if len(texts) else none
   names = [[labels[label] for label in row if label >= 0] for row in ranking.ids]
-  found = ranking.ids, ranking.scores, names
+  ranked = ranking.ids, ranking.scores, names
   if why is None:
-    return found
-  return *found, why(queries, ranking.ids) if len(texts) else []
+    return ranked
+  return *ranked, why(queries, ranking.ids) if len(texts) else []
 
 
 def reasons(ranker: HybridRanker, queries: Queries, ids: np.ndarray) -> list[list[dict]]:
@@ -255,8 +255,8 @@ class Model:
 
     def why(queries: Queries, ids: np.ndarray) -> list[list[dict]]:
       # Padding keeps the depth of the search, so that the number of reasons compiles and tunes nothing.
-      wanted = np.arange(ids.shape[1]) < (num_explained or k)
-      return reasons(self._sources, queries, np.where(wanted, ids, -1))
+      is_explained = np.arange(ids.shape[1]) < (num_explained or k)
+      return reasons(self._sources, queries, np.where(is_explained, ids, -1))
 
     def rank(queries: Queries, k: int) -> Ranking:
       self.open(explain)

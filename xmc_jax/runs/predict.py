@@ -238,13 +238,13 @@ def _identity(workdir: pathlib.Path, step: int, source: str, settings: list[obje
   """Returns what predictions depend on: checksums of the run's files, the file of texts, and settings."""
   folders = run_folder.BEST, run_folder.NEWEST, f"{run_folder.REFIT}/{run_folder.BEST}"
   of_step = (workdir / folder / str(step) / checksums.FILE_NAME for folder in folders)
-  made = [
+  read = [
     path for path in (*of_step, *(workdir / name for name in run_folder.RANKING_FILES)) if path.exists()
   ]
   stats = map(os.stat, documents.files_of(pathlib.Path(source)))
   sizes, times = zip(*((stat.st_size, stat.st_mtime_ns) for stat in stats))
   return {
-    "run": [str(workdir.absolute()), *map(checksums.sha256, made)],
+    "run": [str(workdir.absolute()), *map(checksums.sha256, read)],
     "texts": [os.path.abspath(source), len(sizes), sum(sizes), max(times)],
     "settings": settings,
   }

@@ -161,12 +161,12 @@ class Run:
     """Returns the parameters of another run in place of `own`, fitted to this mesh."""
     rules, init_from_run = self.method.sharding_rules, self.method.init_from_run
     trained = other.trained()
-    found = init_from_run(trained.snapshot(self)) if init_from_run else (trained.params, own[1])
+    start = init_from_run(trained.snapshot(self)) if init_from_run else (trained.params, own[1])
     theirs, ours = other.dataset.num_labels, self.dataset.num_labels
     if sharding.splits_rows(own, rules) and theirs != ours:
       raise UserError(f"it has {theirs:,} labels, and this run has {ours:,}")
     most = max(other.num_devices_begun, self.mesh.size)
-    named, like = ({"params": params, "extra_state": extra} for params, extra in (found, own))
+    named, like = ({"params": params, "extra_state": extra} for params, extra in (start, own))
     fitted = sharding.fit_rows(named, like, rules, most=most)
     return fitted["params"], fitted["extra_state"]
 
@@ -177,27 +177,27 @@ class Run:
 
   def with_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> "Run":
     """Returns a copy of a trained run that ranks more labels, by vectors of their texts alone."""
-    found = copy.copy(self)
+    copied = copy.copy(self)
     for opened in ("sides", "truth", "batches"):
-      found.__dict__.pop(opened, None)
-    found.dataset = data.with_labels(self.dataset, texts, self.config.data.max_length, keys)
-    found.data = TrainingData(self.config, found.dataset)
-    found.method = with_added_labels(self.method, self.dataset.num_labels)
+      copied.__dict__.pop(opened, None)
+    copied.dataset = data.with_labels(self.dataset, texts, self.config.data.max_length, keys)
+    copied.data = TrainingData(self.config, copied.dataset)
+    copied.method = with_added_labels(self.method, self.dataset.num_labels)
     if self.method.extra_state_to_rank:  # of the labels that were trained
       of_own = lambda snapshot: Trained(self, snapshot.params, snapshot.extra_state).extra_state_to_rank
-      found.method = found.method._replace(extra_state_to_rank=of_own)
-    found.embedder = found._embedder_of(found.dataset)
-    return found
+      copied.method = copied.method._replace(extra_state_to_rank=of_own)
+    copied.embedder = copied._embedder_of(copied.dataset)
+    return copied
 
   def with_test_rows(
     self, path: pathlib.Path, folder: pathlib.Path, given: Mapping[str, str] | None = None
   ) -> "Run":
     """Returns a copy of the run that is tested on other labelled data, which are prepared in `folder`."""
-    found = copy.copy(self)
-    found.dataset, notes = data.with_test_rows(self.dataset, path, self.config.data.max_length, folder, given)
+    other = copy.copy(self)
+    other.dataset, notes = data.with_test_rows(self.dataset, path, self.config.data.max_length, folder, given)
     for note in notes:
       say(f"note: {documents.without_settings(note, READS_INPUT['evaluate'])}")
-    return found
+    return other
 
   def _frozen_vectors(self) -> np.ndarray:
     return npy.read(self.workdir / run_folder.VECTORS, len(self.data.train))

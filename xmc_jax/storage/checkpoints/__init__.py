@@ -134,11 +134,11 @@ class Checkpoints:
 
   def _mend_best(self, state: TrainState) -> None:
     """Repairs the best parameters after damage, or after a kill between two saves."""
-    wanted = self.record.best_step
-    if wanted is None or self._best.latest_valid() == wanted:
+    best_step = self.record.best_step
+    if best_step is None or self._best.latest_valid() == best_step:
       return
-    if wanted == int(state.step):
+    if best_step == int(state.step):
       self.keep_best(state)
       return
-    say(f"the best parameters so far, of step {wanted:,}, are gone; the best from here on will be kept")
+    say(f"the best parameters so far, of step {best_step:,}, are gone; the best from here on will be kept")
     self.record.forget_best()

@@ -77,8 +77,8 @@ def restore_trained(
 
   arguments = jax.tree.map(arguments_of, saved, mesh.shard_tree(saved, rules, devices))
   with readable(folder), ocp.PyTreeCheckpointer() as reader:
-    wanted = ocp.args.PyTreeRestore(item=saved, restore_args=arguments, partial_restore=True)
-    trained = reader.restore(folder / _STATE, args=wanted)
+    arguments_of_all = ocp.args.PyTreeRestore(item=saved, restore_args=arguments, partial_restore=True)
+    trained = reader.restore(folder / _STATE, args=arguments_of_all)
   return trained["params"], trained.get("extra_state") or {}
 
 
@@ -103,19 +103,19 @@ def _saved(folder: Path) -> PyTree:
 
 def _differs_in_padding(saved: PyTree, template: PyTree) -> bool:
   """Returns whether shapes differ, and only in the number of rows of arrays whose rows are split."""
-  shapes, wanted = (
+  shapes, expected = (
     {mesh.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
     for tree in (saved, template)
   )
-  if shapes.keys() != wanted.keys():
+  if shapes.keys() != expected.keys():
     return False
-  others = [name for name in wanted if tuple(shapes[name].shape) != wanted[name].shape]
+  others = [name for name in expected if tuple(shapes[name].shape) != expected[name].shape]
 
   def has_split_rows(leaf: Any) -> bool:
     return any(getattr(leaf.sharding, "spec", None) or ())
 
   return bool(others) and all(
-    has_split_rows(wanted[name]) and shapes[name].shape[1:] == wanted[name].shape[1:] for name in others
+    has_split_rows(expected[name]) and shapes[name].shape[1:] == expected[name].shape[1:] for name in others
   )
 
 
