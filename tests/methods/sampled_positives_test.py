@@ -19,6 +19,41 @@ SOFT_TOP_K = {"method.loss": "soft_top_k"}
 DPR, ANCE = {"method.name": "dpr"}, {"method.name": "ance", "method.num_hard_negatives": 1}
 
 
+def _gradient_by_scores(loss, scores, positives, weights, **settings):
+  """dL/ds `[S]` of a row, by `pool_loss`: label j is the unit vector j, so the query holds the scores."""
+  method = {"loss": loss, "num_positives": 1, "temperature": 1.0, **settings}
+  method |= {"score_chunk": 0, "keep_scores": 0, "score_precision": "float32"}
+  config = ml_collections.ConfigDict({"method": method})
+  info = DatasetInfo(1, len(scores), 8, 9, (), sharding.make(1, 1))
+  batch = tiny_runs.pool_batch(
+    columns=np.arange(len(scores)), positives=[positives], weights=[weights], excluded=[[-1]]
+  )
+  more = {"k": settings["k"], "alpha": 2.0} if loss == "soft_top_k" else {}
+
+  def total(queries):
+    return pool_loss(config, info, loss, queries, np.eye(len(scores), dtype=np.float32), batch, **more)[0]
+
+  return np.asarray(jax.grad(total)(np.array([scores], np.float32)))[0]
+
+
+def test_losses_differ_in_what_they_do_to_positives_that_were_not_sampled():
+  """DEXML, eq. 4 and 5: softmax pushes them down, decoupled softmax and SoftTop-k leave them alone."""
+  scores, positives, one = [0.5, 1.0, 2.0, -1.0, 0.0, 0.3], [1, 2, 5], [1.0, 0.0, 0.0]
+  negatives, exp = [0, 3, 4], np.exp(scores)
+  pool = exp * np.isin(np.arange(6), [*negatives, 1])
+  softmax, decoupled = (
+    _gradient_by_scores(loss, scores, positives, one) for loss in ("softmax", "decoupled_softmax")
+  )
+  np.testing.assert_allclose(softmax, exp / exp.sum() - np.eye(6)[1], atol=1e-6)
+  np.testing.assert_allclose(decoupled, pool / pool.sum() - np.eye(6)[1], atol=1e-6)
+  assert softmax[2] > 0.3 and decoupled[2] == 0
+
+  sampled = _gradient_by_scores("soft_top_k", scores, positives, one, k=2.0)
+  assert sampled[2] == sampled[5] == 0 and sampled[1] < 0 and np.all(sampled[negatives] > 0)
+  of_all = _gradient_by_scores("soft_top_k", scores, positives, [1 / 3] * 3, k=3.0, num_positives=0)
+  assert np.all(of_all[positives] < 0)
+
+
 @pytest.mark.parametrize(
   "settings, most",
   [
