@@ -23,8 +23,17 @@ def test_pairs_score_as_they_are_ranked(request, which, kind):
   some, places = np.unique(ids, return_inverse=True)
   every = scores.score_labels(made.trained, kind, made.queries, some)
   np.testing.assert_allclose(every[rows, places], ranking.scores[rows, ranks], rtol=1e-4, atol=1e-5)
-  cosines = scores.label_cosines(made.trained, some, some)
-  np.testing.assert_allclose(cosines, 1.0, rtol=1e-5)
+
+
+def test_nearness_of_labels_knows_no_label_frequency(plain_run):
+  trained, labels = plain_run.trained, np.arange(5)
+  dim = plain_run.queries.shape[1]
+  cosines = scores.label_cosines(trained, dim, labels, labels[::-1])
+  texts = trained.run.embedder.texts(trained.params, trained.extra_state, trained.run.dataset.labels.tokens)
+  vectors = np.asarray(texts)[:5, :dim]
+  vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+  expected = np.sum(vectors * vectors[::-1], axis=1)
+  np.testing.assert_allclose(cosines, expected, rtol=1e-5)
 
 
 def _case(num_rows=40, num_labels=30, depth=8):

@@ -101,7 +101,7 @@ def _sample_and_examples(
   of_keys = scores == "fused" and run.method.key_temperature
   by_vectors = pair_scores.are_of_vectors(scores) and not of_keys
   sample = pair_scores.sample(ranking, hits, truth, test.filter, score if by_vectors else None)
-  nearness = functools.partial(pair_scores.label_cosines, trained)
+  nearness = functools.partial(pair_scores.label_cosines, trained, queries.shape[1])
   return sample, examples.choose(ranking, hits, truth, nearness)
 
 

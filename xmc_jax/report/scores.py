@@ -56,11 +56,18 @@ def score_labels(trained: Trained, scores: str, queries: np.ndarray, labels: np.
   return by_classifier + by_encoder + Tree.load(fitted).predict(features)
 
 
-def label_cosines(trained: Trained, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-  """Returns `[n]` cosines of the encoder's vectors of labels `[n]` and other labels `[n]`."""
+def label_cosines(trained: Trained, dim: int, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+  """Returns `[n]` cosines of the encoder's vectors of labels `[n]` and other labels `[n]`.
+
+  Args:
+    trained: the run.
+    dim: length of a point's vector; a label's may end in a bias, which is left out.
+    one: `[n]`.
+    other: `[n]`.
+  """
   scorer = "encoder" if "encoder" in trained.run.method.scorers else ""
   labels, places = np.unique(np.stack([one, other]), return_inverse=True)
-  vectors = unit_rows(trained.some_labels(scorer, labels))
+  vectors = unit_rows(trained.some_labels(scorer, labels)[:, :dim])
   return np.einsum("nd,nd->n", *vectors[places.reshape(2, -1)])
 
 
