@@ -15,9 +15,9 @@ import pathlib
 import numpy as np
 import scipy.sparse as sp
 
-from experiments.claims import run as claims
 from xmc_jax import metrics
 from xmc_jax.batching import ragged
+from xmc_jax.experiments.claims import run as claims
 from xmc_jax.runs import evaluate
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.ranking import by_products

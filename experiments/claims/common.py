@@ -1,6 +1,6 @@
 """What the rows of several claims share."""
 
-from experiments import dexa, dexml, ngame, prime
+from xmc_jax.experiments import dexa, dexml, ngame, prime
 
 # Nothing is saved on the way: of the best epoch and of the last there is a checkpoint all the same.
 _SHORT = {"checkpoint.every_epochs": 0.0}

@@ -1,6 +1,6 @@
 """Rows of DEXA's claim, 7."""
 
-from experiments.claims.common import BAG, LIGHT, of_dexa, of_ngame
+from xmc_jax.experiments.claims.common import BAG, LIGHT, of_dexa, of_ngame
 
 _DEXA = {**of_dexa("debian", BAG), "method.head_label_points": 0}
 _FASTER = {"train.table_learning_rate": 3 * _DEXA["train.table_learning_rate"]}

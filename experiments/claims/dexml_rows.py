@@ -1,7 +1,7 @@
 """Rows of DEXML's claims: 1 to 4, and 10."""
 
-from experiments import dexml, ova
-from experiments.claims.common import (
+from xmc_jax.experiments import dexml, ova
+from xmc_jax.experiments.claims.common import (
   ALL_POSITIVES,
   DEXML,
   DPR,
@@ -13,7 +13,7 @@ from experiments.claims.common import (
   of_ngame,
   short,
 )
-from experiments.common import DROPOUT
+from xmc_jax.experiments.common import DROPOUT
 
 # A light transformer: t* is a matter of attention, which a bag of embeddings has none of.
 _SYNTHETIC = {

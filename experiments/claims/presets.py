@@ -4,8 +4,15 @@ python -m xmc_jax.main --config=experiments/claims/presets.py:losses-softmax
 python -m xmc_jax.main --config=experiments/claims/presets.py:losses_cpp-softmax
 """
 
-from experiments.claims import dexa_rows, dexml_rows, prime_rows, rae_xmc_rows, ramen_rows, unidec_rows
-from experiments.common import config_getter
+from xmc_jax.experiments.claims import (
+  dexa_rows,
+  dexml_rows,
+  prime_rows,
+  rae_xmc_rows,
+  ramen_rows,
+  unidec_rows,
+)
+from xmc_jax.experiments.common import config_getter
 
 # LF-CppDocs-SeeAlso has half as many points, so batches and pools are half as large, and rows held out fewer.
 _CPP = {"data.path": "data/LF-CppDocs-SeeAlso", "data.num_validation": 400}

@@ -1,7 +1,16 @@
 """Rows of PRIME's claim, 8: PRIME-lite, cut short as NGAME and DEXA, where nothing else is said."""
 
-from experiments import prime
-from experiments.claims.common import BAG, DEXML, LIGHT, PRIME, PRIME_LITE, as_paper, of_dexa, of_ngame
+from xmc_jax.experiments import prime
+from xmc_jax.experiments.claims.common import (
+  BAG,
+  DEXML,
+  LIGHT,
+  PRIME,
+  PRIME_LITE,
+  as_paper,
+  of_dexa,
+  of_ngame,
+)
 
 _FIXED_MARGIN = {"method.loss": "margin"}
 _WITHOUT_TEXTS = {"method.text_weight": 0.0}

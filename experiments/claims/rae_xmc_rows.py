@@ -1,7 +1,7 @@
 """Rows of RAE-XMC's claim, 11: beside DEXML, each with its own preset and as many epochs."""
 
-from experiments import rae_xmc
-from experiments.claims.common import DEXML, short
+from xmc_jax.experiments import rae_xmc
+from xmc_jax.experiments.claims.common import DEXML, short
 
 _RAE_XMC = short(rae_xmc.PRESETS["debian"])
 _WORDNET = {**_RAE_XMC, "data.path": "data/LF-WordNet-Related"}

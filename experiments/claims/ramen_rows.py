@@ -1,8 +1,8 @@
 """Rows of RAMEN's claim, 9: cut short as NGAME's."""
 
-from experiments import ramen
-from experiments.claims.common import BAG, as_paper
-from experiments.common import beside_method
+from xmc_jax.experiments import ramen
+from xmc_jax.experiments.claims.common import BAG, as_paper
+from xmc_jax.experiments.common import beside_method
 
 # On NGAME, without the shortlist's negative that the bag's preset has.
 RAMEN = {

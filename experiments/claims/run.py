@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.claims import synthetic
-from experiments.claims.presets import CLAIMS
 from xmc_jax import data, metrics
+from xmc_jax.experiments.claims import synthetic
+from xmc_jax.experiments.claims.presets import CLAIMS
 from xmc_jax.runs import evaluate
 
 _ROOT = pathlib.Path(__file__).parents[2]

@@ -1,8 +1,8 @@
 """Rows of UniDEC's claims, 5 and 6, and of what label frequency explains of them."""
 
-from experiments import depsl, unidec
-from experiments.claims.common import BAG, DEXML, DPR, RAW, SOFTMAX, UNIT, of_dexa, of_ngame, short
-from experiments.claims.ramen_rows import RAMEN
+from xmc_jax.experiments import depsl, unidec
+from xmc_jax.experiments.claims.common import BAG, DEXML, DPR, RAW, SOFTMAX, UNIT, of_dexa, of_ngame, short
+from xmc_jax.experiments.claims.ramen_rows import RAMEN
 
 _UNIDEC, _DEPSL = short(unidec.PRESETS["debian"]), short(depsl.PRESETS["debian"])
 _ONE_WAY = {"method.symmetric": False}

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from experiments.claims import presets, run, synthetic
 from xmc_jax import data, methods
+from xmc_jax.experiments.claims import presets, run, synthetic
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs import evaluate
 

@@ -22,10 +22,15 @@ QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
 
 
 class TextSet(NamedTuple):
-  """Holds the texts of labels, or of the anchors of a graph."""
+  """Holds the texts of labels, or of the anchors of a graph.
 
-  texts: Texts  # [n], decoded on access
-  tokens: TokenTable | Any  # None if the data were prepared without a tokenizer, which whoever trains has
+  Attributes:
+    texts: `[n]` texts, decoded on access.
+    tokens: their token ids; None if the data were prepared without a tokenizer, which whoever trains has.
+  """
+
+  texts: Texts
+  tokens: TokenTable | Any
 
   def __len__(self) -> int:
     return len(self.texts)
@@ -33,13 +38,21 @@ class TextSet(NamedTuple):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class Split:
-  """Holds points with their labels."""
+  """Holds points with their labels.
 
-  texts: Texts  # [N], decoded on access
-  tokens: TokenTable | Any  # None if the data were prepared without a tokenizer, which whoever trains has
-  truth: "sp.csr_matrix"  # [N, L] float32, the relevance of each true label, always positive; read-only
-  filter: "sp.csr_matrix"  # [N, L] bool, pairs that count neither as a hit nor as a miss; read-only
-  row_numbers: np.ndarray  # [N] int64, the row of each point in the split as prepared
+  Attributes:
+    texts: `[N]` texts, decoded on access.
+    tokens: their token ids; None if the data were prepared without a tokenizer, which whoever trains has.
+    truth: csr `[N, L]` float32, the relevance of each true label, always positive. Read-only.
+    filter: csr `[N, L]` bool, pairs that count neither as a hit nor as a miss. Read-only.
+    row_numbers: `[N]` int64, the row of each point in the split as prepared.
+  """
+
+  texts: Texts
+  tokens: TokenTable | Any
+  truth: "sp.csr_matrix"
+  filter: "sp.csr_matrix"
+  row_numbers: np.ndarray
 
   def __len__(self) -> int:
     return len(self.texts)
@@ -66,12 +79,19 @@ class Split:
 
 
 class Graph(NamedTuple):
-  """Holds a metadata graph: points and labels linked to anchors."""
+  """Holds a metadata graph: points and labels linked to anchors.
+
+  Attributes:
+    name: the graph's name.
+    anchors: texts and tokens of the A anchors.
+    query_edges: csr `[N, A]` float32 over training points (their `row_numbers`), or None.
+    label_edges: csr `[L, A]` float32, or None.
+  """
 
   name: str
-  anchors: TextSet  # of the A anchors
-  query_edges: "sp.csr_matrix | None"  # [N, A] float32 over training points (their `row_numbers`)
-  label_edges: "sp.csr_matrix | None"  # [L, A] float32
+  anchors: TextSet
+  query_edges: "sp.csr_matrix | None"
+  label_edges: "sp.csr_matrix | None"
 
 
 class Truth(NamedTuple):

@@ -75,7 +75,8 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
   heads = unidec_heads.build(config, info, dim)
   embed_points, embed_texts = embedding.embedders(config, info)
-  bias = label_priors.bias(config, info, _batch(settings))
+  batch_spec = _batch(settings)
+  bias = label_priors.bias(config, info, batch_spec)
 
   def init(key):
     heads_key, table_key = jax.random.split(key)
@@ -113,7 +114,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     loss=loss,
     embed_queries=embed_queries,
     embed_labels=by_text,
-    batch=_batch(settings),
+    batch=batch_spec,
     sharding_rules=(
       (f"(^|/){TABLE}(/|$)", (sharding.LABEL_ROWS,)),
       ("(^|/)dropped$", ()),

@@ -33,18 +33,28 @@ _OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may st
 
 
 class Embedder(NamedTuple):
-  """Holds a text encoder as pure functions."""
+  """Holds a text encoder as pure functions.
 
-  init: Callable  # key -> params, a nested dict; reads pretrained weights on the host, so not for `jax.jit`
-  embed: Callable  # (params, tokens, key=None) -> [n, width] float32; dropout only with a key
-  # (params, ids [n, T], mask [n, T], key=None, num_places=None, padded_last=False) -> [n, width]: `embed`
-  # under any mask; for `num_places` and `padded_last` see `Encoder`.
+  Attributes:
+    init: `key -> params`, a nested dict; pretrained weights are read here, on the host. Not for `jax.jit`.
+    embed: `(params, tokens, key=None) -> [n, width]` float32; dropout only with a key.
+    apply: `(params, ids [n, T], mask [n, T], key=None, num_places=None, padded_last=False) -> [n, width]`:
+      `embed` under any mask; for `num_places` and `padded_last` see `Encoder`.
+    width: of the embeddings.
+    spec: EncoderSpec, BagSpec or GruSpec.
+    source: where the weights come from, in words.
+    tokenizer_file: path of the encoder's tokenizer.json, or None.
+    save: `(params, folder)`; writes a Hugging Face and sentence-transformers folder.
+  """
+
+  init: Callable
+  embed: Callable
   apply: Callable
   width: int
   spec: Spec
-  source: str  # where the weights come from, in words
+  source: str
   tokenizer_file: str | None
-  save: Callable  # (params, folder); writes a Hugging Face and sentence-transformers folder
+  save: Callable
 
 
 def build(

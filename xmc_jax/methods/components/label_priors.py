@@ -114,7 +114,8 @@ def log_inclusion(info: DatasetInfo, batch: BatchSpec, batch_size: int) -> np.nd
   negatives, treated as uniform, and is at most what is left then.
 
   Three assumptions are approximate: rows are independent (points of a cluster are alike); every row has
-  the mean number of labels, Σ_k n_k / N; and every pool has its mean amount of free room.
+  the mean number of labels, Σ_k n_k / N; and every pool has its mean amount of free room. The correction is
+  that of Bengio and Senécal (2008) and Yi et al. (RecSys 2019).
 
   Args:
     info: N points with a label to learn, n_l of each label.
