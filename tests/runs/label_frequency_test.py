@@ -198,3 +198,6 @@ def test_odds_of_a_pool_by_simulation():
   more = odds(num_random_negatives=2)
   np.testing.assert_allclose(more, np.minimum(1, np.where(counts, found, 0) + 2 / 8), atol=1e-6)
   assert np.all(odds(num_random_negatives=100, pool_size=4) <= 1)
+  room = 6 - found.sum()  # of the 100 labels only these fit
+  filled = odds(num_random_negatives=100, pool_size=6)
+  np.testing.assert_allclose(filled, np.minimum(1, np.where(counts, found, 0) + room / 8), atol=1e-6)
