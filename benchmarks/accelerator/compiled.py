@@ -105,11 +105,10 @@ def compile_step(
     ended = time.perf_counter()
   memory, text = program.memory_analysis(), program.as_text()
   plan = plans.plan(config, plans.sizes_of(config), CHIPS[target])
-  steps = ("scoring", "encoding")
   found = {
     **account(text, target),
     "planned_seconds": round(plan.seconds, 4),
-    "planned_gigabytes": round(max(sum(plan.moments[step].values()) for step in steps) / 1e9, 2),
+    "planned_gigabytes": round(sum(plan.moments["training"].values()) / 1e9, 2),
     "trace_seconds": round(traced - start, 1),
     "compile_seconds": round(ended - traced, 1),
     "gigabytes_of_arguments": round(memory.argument_size_in_bytes / 1e9, 2),

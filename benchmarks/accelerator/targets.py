@@ -9,11 +9,11 @@ import pathlib
 from collections.abc import Iterator
 from unittest import mock
 
-import jax
 import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
+from xmc_jax.distributed import platform
 from xmc_jax.models import fused_attention
 
 _H200 = pathlib.Path(__file__).with_name("h200.txtpb")  # XLA's description of one
@@ -55,12 +55,12 @@ def mesh(name: str, data: int = 1, label: int = 1) -> Mesh:
 def as_default(name: str) -> Iterator[None]:
   """Makes code that asks for the default backend believe that it runs on a target, without cuDNN."""
   replaced = (
-    (jax, "default_backend", lambda: "gpu" if name in _GPUS else "tpu"),
     (fused_attention, "_cudnn_runs", lambda head_dim: False),
     (fused_attention, "_cudnn_takes_lengths", lambda head_dim: False),
     (fused_attention, "is_faster", lambda *sizes: False),
   )
   with contextlib.ExitStack() as stack:
+    stack.enter_context(platform.traced_for("gpu" if name in _GPUS else "tpu"))
     for place, function, instead in replaced:
       stack.enter_context(mock.patch.object(place, function, instead))
     yield

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from xmc_jax.distributed import runtime
+from xmc_jax.distributed import platform, runtime
 from xmc_jax.types import Array
 
 Fused = Literal["cudnn_by_lengths", "cudnn_by_mask"]  # cuDNN's attention, and what tells it the real keys
@@ -30,7 +30,7 @@ def choose_attention(dtype: DTypeLike, head_dim: int) -> Fused | None:
   By lengths, cuDNN reads a number a text; by mask, a bias of a number for each pair of tokens. On several
   devices it reads masks, as lengths that are split over them were never tried.
   """
-  if jax.default_backend() != "gpu" or dtype != jnp.bfloat16 or not _cudnn_runs(head_dim):
+  if platform.name() != "gpu" or dtype != jnp.bfloat16 or not _cudnn_runs(head_dim):
     return None
   by_lengths = jax.device_count() == 1 and _cudnn_takes_lengths(head_dim)
   return "cudnn_by_lengths" if by_lengths else "cudnn_by_mask"

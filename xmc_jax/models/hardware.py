@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from xmc_jax.distributed import platform
 from xmc_jax.errors import ConfigError
 
 _DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -38,12 +39,12 @@ def multiplies_bfloat16() -> bool:
   False on a CPU split into several simulated devices: there the layouts that AMX products need (see
   `layers.py`) would make XLA's partitioner gather every operand.
   """
-  return jax.default_backend() != "cpu" or (jax.device_count() == 1 and _cpu_has_amx())
+  return platform.name() != "cpu" or (jax.device_count() == 1 and _cpu_has_amx())
 
 
 def product_dtype(dtype: DTypeLike) -> DTypeLike:
   """Returns the type that a product of `dtype` is written in: float32 on a CPU, else `dtype`."""
-  return jnp.float32 if jax.default_backend() == "cpu" else dtype
+  return jnp.float32 if platform.name() == "cpu" else dtype
 
 
 def precision_of(dtype: DTypeLike) -> jax.lax.Precision | None:
@@ -53,7 +54,7 @@ def precision_of(dtype: DTypeLike) -> jax.lax.Precision | None:
 
 def packing_pays() -> bool:
   """Returns whether to store real tokens without padding (unpadding.py): on a CPU, measured as faster."""
-  return jax.default_backend() == "cpu"
+  return platform.name() == "cpu"
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from xmc_jax.distributed import platform
 from xmc_jax.models import hardware
 from xmc_jax.types import Array
 
@@ -50,7 +51,7 @@ def _contract(a, b, axis_a, axis_b, result=jnp.float32):
 
 
 def _pins_layouts(x):
-  return x.dtype == jnp.bfloat16 and jax.default_backend() == "cpu"
+  return x.dtype == jnp.bfloat16 and platform.name() == "cpu"
 
 
 def _row_major(x):
@@ -89,7 +90,7 @@ matmul.defvjp(_matmul_forward, _matmul_backward)
 
 def _fusion_barrier(arrays):
   """Stops XLA from fusing across this point on accelerators; returns the arrays unchanged on a CPU."""
-  return arrays if jax.default_backend() == "cpu" else jax.lax.optimization_barrier(arrays)
+  return arrays if platform.name() == "cpu" else jax.lax.optimization_barrier(arrays)
 
 
 def _bias(module, size):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from xmc_jax.distributed import platform
 from xmc_jax.ops.precision import algorithm
 from xmc_jax.types import Array, PyTree
 
@@ -213,7 +214,7 @@ def multiply(a: Array, b: Array, axis_a: int, axis_b: int, precision: str = "flo
 
 def _multiplies_natively(a: Array, b: Array) -> bool:
   """Returns whether to multiply both as bfloat16; on a CPU that is slower than as float32, so False there."""
-  return a.dtype == b.dtype == jnp.bfloat16 and jax.default_backend() != "cpu"
+  return a.dtype == b.dtype == jnp.bfloat16 and platform.name() != "cpu"
 
 
 def _for_each_chunk(step: Callable, carry: PyTree, num_labels: int, chunk: int) -> PyTree:

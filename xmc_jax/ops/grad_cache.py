@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from xmc_jax.distributed import platform
 from xmc_jax.distributed.sharding import rounded_up
 from xmc_jax.types import Array, PyTree, Tokens
 
@@ -88,7 +89,7 @@ def _num_uncached(groups: Sequence[Tokens], num_shards: int, chunk: int, tokens:
 
 def _tile(chunk: int) -> int:
   """Returns the number that the rows encoded together divide by, on one device."""
-  return _TILE if jax.default_backend() != "cpu" and chunk % _TILE == 0 else 1
+  return _TILE if platform.name() != "cpu" and chunk % _TILE == 0 else 1
 
 
 def _embed_rows(

@@ -4,6 +4,8 @@ from typing import Any
 
 import jax
 
+from xmc_jax.distributed import platform
+
 # In parts of bfloat16, a float32 number is high + low + rest. Six products of parts have float32's error;
 # three leave out low · low and what has a rest, an error of 2^-16 in each term.
 _ALGORITHMS: dict[str, Any] = {
@@ -29,7 +31,8 @@ def algorithm(name: str) -> jax.lax.Precision | jax.lax.DotAlgorithmPreset:
   """
   if name not in NAMES:
     raise ValueError(f"precision {name!r} is none of {', '.join(map(repr, NAMES))}")
-  if jax.default_backend() == "cpu" or not _multiplies_bfloat16(jax.devices()[0]):
+  kind = platform.name()
+  if kind == "cpu" or (kind == "gpu" and not _multiplies_bfloat16(jax.devices()[0])):
     return _ALGORITHMS["float32"]
   return _ALGORITHMS["bf16x3" if name == AUTO else name]
 

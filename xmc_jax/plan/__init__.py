@@ -1,7 +1,6 @@
-"""Estimates what a run takes: memory of each device by part, FLOPs of a step, and time on a named chip.
+"""Estimates what a run takes: memory of each device, FLOPs of a step, and time on a named chip.
 
-Plain arithmetic on a config and a few sizes: no data, no weights, no device. docs/planning.md tells how the
-constants were fitted, and how large their errors are.
+JAX traces a step from shapes: no data, no weights, no device. docs/planning.md tells how large errors are.
 """
 
 from typing import NamedTuple
@@ -10,24 +9,14 @@ import ml_collections
 
 from xmc_jax import models
 from xmc_jax.errors import ConfigError
-from xmc_jax.plan import chunks, device_memory, shapes, texts, work
-from xmc_jax.plan.chips import CHIPS, USABLE, Chip
+from xmc_jax.plan import chunks, memory
+from xmc_jax.plan.account import Account, Rates
+from xmc_jax.plan.chips import CHIPS, OF_BANDWIDTH, OF_PEAK, USABLE, Chip
 from xmc_jax.plan.remedies import remedy
 from xmc_jax.plan.sizes import Sizes, sizes_of
-from xmc_jax.plan.work import Stage
+from xmc_jax.plan.step import Step
 
-__all__ = ["CHIPS", "USABLE", "Chip", "Plan", "Sizes", "Stage", "check", "plan", "sizes_of"]
-
-# The config key to change if this part is the largest.
-_KEYS = {
-  "label embeddings": "mesh.label",
-  "their gradients": "mesh.label",
-  "label texts": "mesh.label",
-  "label ids": "plan.num_labels",
-  "label cache": "mesh.label",
-  "queries and positives": "train.batch_size",
-  "chunk scores": "method.score_chunk",
-}
+__all__ = ["CHIPS", "USABLE", "Account", "Chip", "Plan", "Sizes", "check", "plan", "sizes_of"]
 
 
 class Plan(NamedTuple):
@@ -36,15 +25,17 @@ class Plan(NamedTuple):
   Attributes:
     config: the run's config, with open chunk sizes chosen for the chip.
     sizes, chip: what the plan is for.
-    moments: bytes on one device, by moment ('scoring', 'encoding', 'evaluation') and by part.
-    stages: the work of a step on one device, by stage.
+    step: the traced step, by shapes.
+    account: what it takes on one device.
+    moments: bytes on one device, by moment ('training', 'evaluation') and by part.
   """
 
   config: ml_collections.ConfigDict
   sizes: Sizes
   chip: Chip
+  step: Step
+  account: Account
   moments: dict[str, dict[str, float]]
-  stages: dict[str, Stage]
 
   @property
   def moment(self) -> str:
@@ -52,14 +43,9 @@ class Plan(NamedTuple):
     return max(self.moments, key=lambda moment: sum(self.moments[moment].values()))
 
   @property
-  def parts(self) -> dict[str, float]:
-    """Returns the bytes by part at that moment; they add up to `total`."""
-    return self.moments[self.moment]
-
-  @property
   def total(self) -> float:
     """Returns the bytes on one device at that moment."""
-    return sum(self.parts.values())
+    return sum(self.moments[self.moment].values())
 
   @property
   def limit(self) -> float:
@@ -68,13 +54,13 @@ class Plan(NamedTuple):
 
   @property
   def seconds(self) -> float:
-    """Returns the seconds of a step."""
-    return sum(stage.seconds for stage in self.stages.values())
+    """Returns the seconds of a step: of its products, or of the bytes that it moves if these take longer."""
+    return max(self.account.seconds, self.account.moved / (OF_BANDWIDTH * self.chip.bandwidth))
 
   @property
   def steps_per_epoch(self) -> int:
     """Returns the steps of an epoch; 0 if the number of points is unknown."""
-    return shapes.epoch(self.config, self.sizes)[0]
+    return self.step.steps_per_epoch
 
 
 def plan(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip | None = None) -> Plan:
@@ -87,47 +73,35 @@ def plan(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip | None = No
   """
   chip = chip or CHIPS[config.plan.chip]
   head = models.head_settings(config.encoder, models.modules_of(config.encoder))
+  if config.encoder.dtype == "auto":
+    head["dtype"] = "bfloat16"
   config = chunks.changed(config, {f"encoder.{key}": value for key, value in head.items()})
   chosen = chunks.choose(config, sizes, chip.memory_of_jax, chip.kind)
-  config = chunks.changed(config, {f"method.{key}": value for key, value in chosen.items()})
-  return Plan(
-    config, sizes, chip, device_memory.moments(config, sizes, chip.kind), work.stages(config, sizes, chip)
-  )
+  config = chunks.changed_method(config, chosen)
+  step, account = memory.traced(config, sizes, Rates(OF_PEAK * chip.bfloat16, OF_PEAK * chip.float32))
+  moments = {
+    "training": memory.of_step(step, account),
+    "evaluation": memory.of_evaluation(config, sizes, step),
+  }
+  return Plan(config, sizes, chip, step, account, moments)
 
 
 def check(made: Plan) -> None:
   """Raises ConfigError if a plan does not fit; the message names settings that do."""
   if made.total <= made.limit:
     return
-  config, part = made.config, max(made.parts, key=made.parts.__getitem__)
-  section, name = _key(made, part).split(".")
-  remedies = remedy(config, lambda other: device_memory.peak(other, made.sizes, made.chip.kind), made.limit)
+
+  def total(config: ml_collections.ConfigDict) -> float:
+    step, account = memory.traced(config, made.sizes)
+    parts = memory.of_step(step, account), memory.of_evaluation(config, made.sizes, step)
+    return max(sum(each.values()) for each in parts)
+
+  parts = made.moments[made.moment]
+  part = max(parts, key=parts.__getitem__)
+  key, advice = remedy(made.config, total, made.limit)
+  section, name = key.split(".")
   raise ConfigError(
-    f"{section}.{name} = {config[section][name]!r} does not fit: {made.total / 1e9:,.1f} GB on each device "
-    f"in {made.moment}, of it {made.parts[part] / 1e9:,.1f} GB {part}, and {made.limit / 1e9:,.1f} GB are "
-    f"usable of the {made.chip.memory / 1e9:,.0f} GB of {config.plan.chip}; {remedies}"
+    f"{key} = {made.config[section][name]!r} does not fit: {made.total / 1e9:,.1f} GB on each device "
+    f"in {made.moment}, of it {parts[part] / 1e9:,.1f} GB {part}, and {made.limit / 1e9:,.1f} GB are "
+    f"usable of the {made.chip.memory / 1e9:,.0f} GB of {made.config.plan.chip}; {advice}"
   )
-
-
-def _key_of_weights(made: Plan) -> str:
-  config, sizes = made.config, made.sizes
-  if config.method.labels == "table":
-    return "mesh.label"
-  of_table = shapes.row_sparse(config, sizes) if shapes.classifier_dim(config, sizes) else 0
-  return "method.classifier_dim" if of_table > shapes.parameters(config, sizes) else "encoder.name"
-
-
-def _key(made: Plan, part: str) -> str:
-  """Returns the config key that determines the size of the largest part."""
-  all_at_once = shapes.picks_some(made.config, made.sizes) or "score_chunk" not in made.config.method
-  if part == "chunk scores" and all_at_once:
-    return "method.pool_size" if shapes.setting(made.config, "pool_size") else "train.batch_size"
-  if part == "points in memory":  # RAE-XMC's own ranking has them, too
-    return "mesh.label" if shapes.remembers_points(made.sizes) else "eval.scores"
-  if part != "activations":
-    return _KEYS.get(part) or _key_of_weights(made)
-  of_key = {
-    "method.query_chunk": texts.query_texts(made.config, made.sizes),
-    "method.label_chunk": texts.label_texts(made.config, made.sizes),
-  }
-  return max(of_key, key=lambda key: sum(of_key[key].activations(made.config, made.sizes, made.chip.kind)))

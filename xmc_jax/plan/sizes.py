@@ -1,13 +1,12 @@
 """Collects the inputs of a plan: the counts in `config.plan`, and an encoder's sizes without its weights."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from types import MappingProxyType
+from typing import NamedTuple
 
-import jax
 import ml_collections
 import numpy as np
 
-from xmc_jax import methods
 from xmc_jax.data import Dataset
 from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.data.tokens import TokenTable
@@ -15,7 +14,6 @@ from xmc_jax.errors import ConfigError
 from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec
 from xmc_jax.models.locate import locate_here
 from xmc_jax.models.pretrained import describe
-from xmc_jax.types import BatchSpec, DatasetInfo
 
 _VOCABULARY = 30_522  # of a new table; a tokenizer trained on the data has nearly as many tokens
 _LABELS_PER_POINT = 5.0
@@ -31,8 +29,7 @@ class Sizes(NamedTuple):
     labels_per_point: average number of true labels.
     encoder: EncoderSpec, BagSpec or GruSpec.
     source: where the encoder's sizes come from, in words.
-    batch: how the method's batches are built.
-    num_sides: of metadata graphs that a method learns from (RAMEN), at most.
+    graphs: metadata graphs, by name: which of the sides 'query' and 'label' each has.
     are_counted: whether they are those of data that were read.
   """
 
@@ -43,8 +40,7 @@ class Sizes(NamedTuple):
   labels_per_point: float
   encoder: EncoderSpec | BagSpec | GruSpec
   source: str = "as given"
-  batch: BatchSpec = BatchSpec()
-  num_sides: int = 0
+  graphs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
   are_counted: bool = False
 
 
@@ -75,8 +71,6 @@ def sizes_of(config: ml_collections.ConfigDict, dataset: Dataset | None = None) 
     labelled = dataset.train.num_labelled  # the others take no part in a training
     return counted._replace(num_points=labelled, source=source, are_counted=True)
   names = config.method.get("graphs") or range(given.num_graphs)
-  graphs = {str(name): (QUERY, LABEL) for name in names}
-  batch = _batch_spec(config, graphs or {"none": ()}, given.num_points, given.num_labels)
   return Sizes(
     num_points=given.num_points,
     num_labels=given.num_labels,
@@ -85,8 +79,7 @@ def sizes_of(config: ml_collections.ConfigDict, dataset: Dataset | None = None) 
     labels_per_point=given.labels_per_point or _LABELS_PER_POINT,
     encoder=encoder,
     source=source,
-    batch=batch,
-    num_sides=len(batch.graph_sides),
+    graphs={str(name): (QUERY, LABEL) for name in names} or {"none": ()},
   )
 
 
@@ -99,7 +92,6 @@ def sizes_of_data(
     return float(np.minimum(table.lengths, config.data.max_length).mean())
 
   train = dataset.train
-  batch = _batch_spec(config, dataset.graph_kinds, len(train), dataset.num_labels)
   return Sizes(
     num_points=len(train),
     num_labels=dataset.num_labels,
@@ -107,29 +99,8 @@ def sizes_of_data(
     tokens_per_label=tokens(dataset.labels.tokens),
     labels_per_point=train.truth.nnz / max(len(train), 1),
     encoder=encoder,
-    batch=batch,
-    num_sides=len(batch.graph_sides),
+    graphs=dataset.graph_kinds,
   )
-
-
-def _batch_spec(
-  config: ml_collections.ConfigDict, graphs: Mapping[str, tuple[str, ...]], num_points: int, num_labels: int
-) -> BatchSpec:
-  """Returns how the method's batches are built; the encoder has no part in it, so a bag stands in for it."""
-  bag = {"name": "bag", "width": 2, "dtype": "float32", "normalize": config.encoder.normalize}
-  usual = methods.default_config().encoder.to_dict()
-  of_a_bag = ml_collections.ConfigDict({**config.to_dict(), "encoder": {**usual, **bag}})
-  info = DatasetInfo(
-    num_points=max(num_points, 1),
-    num_labels=num_labels,
-    max_length=config.data.max_length,
-    vocab_size=1,
-    special_ids=(),
-    mesh=cast(jax.sharding.Mesh, jax.sharding.AbstractMesh((1, 1), ("data", "label"))),  # nothing is computed
-    label_counts=np.zeros(1, np.int32),  # batches do not depend on it, and a plan may have 2³¹ labels
-    graphs=graphs,
-  )
-  return methods.make(of_a_bag, info).batch
 
 
 def _encoder(settings: ml_collections.ConfigDict) -> tuple[EncoderSpec | BagSpec | GruSpec, str]:
