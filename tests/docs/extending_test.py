@@ -126,6 +126,18 @@ def test_the_example_can_be_planned_and_refuses_what_it_does_not_do():
     methods.check_config(config)
 
 
+def test_a_method_that_scores_its_pool_whole_can_be_planned(monkeypatch):
+  config = siglip_experiment.get_config()
+  config.method.score_chunk, config.train.batch_size = 64, 8192
+  chunked = plan.plan(config, plan.sizes_of(config)).total
+  of_row = lambda scores, true, weights, counts: jnp.sum(jnp.where(counts & ~true, scores, 0))
+  whole = lambda config, info, loss, queries, labels, batch: whole_pool.mean_loss(
+    of_row, queries, labels, batch, config.method.temperature
+  )
+  monkeypatch.setattr(siglip, "pool_loss", whole)
+  assert chunked < plan.plan(config, plan.sizes_of(config)).total < 10 * chunked
+
+
 def test_the_page_quotes_the_example():
   """Every block of Python on the page stands, line by line, in one of the example's files."""
   page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")

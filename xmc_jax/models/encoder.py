@@ -9,6 +9,7 @@ models were trained with it: on the embeddings after their norm, on attention we
 each block's output, and on the attention's output, where only DistilBERT has none; ModernBERT has all.
 """
 
+import contextlib
 import dataclasses
 from functools import partial
 
@@ -130,6 +131,28 @@ class Block(nn.Module):
     hidden = dropout(hidden, self.inner_dropout, keys[3])
     x = dropout(dense(spec.width, name="output")(hidden), self.dropout, keys[1]) + x
     return x if spec.pre_norm else norm("output_layer_norm")(x)
+
+
+@partial(jax.jit, static_argnums=0)
+def _run(block, variables, arguments):
+  return block.apply(variables, *arguments)
+
+
+def equal_blocks_traced_once() -> contextlib.AbstractContextManager:
+  """Traces blocks as calls of a compiled function: one program for all of equal settings and shapes.
+
+  For programs that are never run: a training step has its blocks inline.
+  """
+
+  def intercept(call, arguments, named, context):
+    block = context.module
+    if not isinstance(block, Block) or not block.path:
+      return call(*arguments, **named)
+    spec = block.spec
+    index = block.index % spec.global_every + spec.global_every * (spec.pre_norm and block.index > 0)
+    return _run(block.clone(parent=None, name=None, index=index), block.variables, arguments)
+
+  return nn.intercept_methods(intercept)
 
 
 class Encoder(nn.Module):

@@ -45,11 +45,13 @@ def remedy(
   together: dict[str, object] = {}
   alone: list[dict[str, object]] = []
   for key in _KEYS:
+    if len(alone) == _MOST_SUGGESTIONS:
+      break
     values = _smaller(config, key)
     fits = lambda value, key=key: total(changed(config, {key: value})) <= limit
     if not values or not fits(values[-1]):
       together |= {key: values[-1]} if values else {}
-    elif len(alone) < _MOST_SUGGESTIONS:
+    else:
       alone.append({key: first_that(fits, values)})
   if alone:
     return next(iter(alone[0])), "set " + ", or ".join(map(advice, alone))

@@ -12,7 +12,7 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from xmc_jax import methods
+from xmc_jax import methods, models
 from xmc_jax.batching.epochs import epoch_shape
 from xmc_jax.distributed import platform, sharding
 from xmc_jax.distributed.sharding import rounded_up
@@ -78,7 +78,8 @@ class Step(NamedTuple):
 
       return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(dense, taken)
 
-    return jax.make_jaxpr(gradients)(*self.arguments)
+    with models.equal_blocks_traced_once():
+      return jax.make_jaxpr(gradients)(*self.arguments)
 
 
 @_as_on_an_accelerator
@@ -105,7 +106,8 @@ def make(config: ml_collections.ConfigDict, sizes: Sizes) -> Step:
   params, extra_state = _state(method, mesh)
   shape: Any = jax.ShapeDtypeStruct
   one = Tokens(shape((1, _TILE), jnp.int32), shape((1,), jnp.int32))
-  width = jax.eval_shape(method.embed_queries, params, extra_state, one).shape[1]
+  with models.equal_blocks_traced_once():
+    width = jax.eval_shape(method.embed_queries, params, extra_state, one).shape[1]
   return Step(
     method,
     params,
