@@ -10,7 +10,7 @@ from xmc_jax.models.embedder import (
   packs_tokens,
   with_rounded_kernels,
 )
-from xmc_jax.models.encoder import Encoder, EncoderSpec, equal_blocks_traced_once
+from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.fused_attention import choose_attention
 from xmc_jax.models.gru import Gru, GruSpec
 from xmc_jax.models.hardware import choose_dtype, resolve_dtype
@@ -37,7 +37,6 @@ __all__ = [
   "choose_attention",
   "choose_dtype",
   "copy_description",
-  "equal_blocks_traced_once",
   "frozen_paths",
   "head_settings",
   "known_spec",

@@ -12,10 +12,11 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from xmc_jax import methods, models
+from xmc_jax import methods
 from xmc_jax.batching.epochs import epoch_shape
 from xmc_jax.distributed import platform, sharding
 from xmc_jax.distributed.sharding import rounded_up
+from xmc_jax.models.encoder import equal_blocks_traced_once
 from xmc_jax.ops import lazy_adam
 from xmc_jax.plan.sizes import Sizes
 from xmc_jax.types import Batch, BatchSpec, DatasetInfo, Method, PyTree, SampledAnchors, Tokens
@@ -78,7 +79,7 @@ class Step(NamedTuple):
 
       return jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(dense, taken)
 
-    with models.equal_blocks_traced_once():
+    with equal_blocks_traced_once():
       return jax.make_jaxpr(gradients)(*self.arguments)
 
 
@@ -106,7 +107,7 @@ def make(config: ml_collections.ConfigDict, sizes: Sizes) -> Step:
   params, extra_state = _state(method, mesh)
   shape: Any = jax.ShapeDtypeStruct
   one = Tokens(shape((1, _TILE), jnp.int32), shape((1,), jnp.int32))
-  with models.equal_blocks_traced_once():
+  with equal_blocks_traced_once():
     width = jax.eval_shape(method.embed_queries, params, extra_state, one).shape[1]
   return Step(
     method,
