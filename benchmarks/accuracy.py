@@ -55,13 +55,8 @@ def run_set(rows: list[str], num_seeds: int, board: Board, options: Options) -> 
         continue
       found = results(name, seed, board) if fit(name, seed, board, options, dataset) else {}
       for file, (what, result) in found.items():
-        row = {
-          "what": what,
-          "set": board.name,
-          "test_points": len(dataset.test),
-          "asked": wanted,
-          "settings": result.settings,
-        }
+        row = {"what": what, "set": board.name, "test_points": len(dataset.test)}
+        row |= {"asked": wanted, "settings": result.settings}
         outcome = judge.outcome(seed, result, children.machine(), _reference(name, seed, board))
         accuracy_results.keep(_file(board, file), row, outcome)
       if not found:

@@ -74,9 +74,8 @@ class Judge:
     }
     if reference is not None:
       differences = metrics.paired_differences([reference, result.ids], self._truth, seed=0, **self._with)[0]
-      found[f"to_{REFERENCE}"] = {
-        name: [round(number, 5) for number in differences[name][:3]] for name in names
-      }
+      rounded = lambda numbers: [round(number, 5) for number in numbers]
+      found[f"to_{REFERENCE}"] = {name: rounded(differences[name][:3]) for name in names}
     return found
 
 

@@ -1,5 +1,6 @@
 """Runs child processes, logs their output and measures their peak memory; describes the machine."""
 
+import math
 import os
 import pathlib
 import platform
@@ -12,20 +13,24 @@ from collections.abc import Sequence
 _EVERY_SECONDS = 0.1
 
 
-def run(command: Sequence[str], log: pathlib.Path, cwd: pathlib.Path) -> tuple[int, int]:
-  """Runs a command to its end; appends its output to `log`.
+def run(
+  command: Sequence[str], log: pathlib.Path, cwd: pathlib.Path, kill_after: float = math.inf
+) -> tuple[int, int]:
+  """Runs a command to its end, or kills it after so many seconds; appends its output to `log`.
 
   Returns:
     Its exit status, and its peak memory in bytes, without its own children; 0 if the system does not tell.
     The peak in the child's resource usage is not used: on Linux it starts from the parent's peak.
   """
   log.parent.mkdir(parents=True, exist_ok=True)
-  peak = 0
+  peak, ends = 0, time.monotonic() + kill_after
   with open(log, "a") as out:
     child = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=out)
     try:
       while child.poll() is None:
         peak = max(peak, peak_bytes(child.pid))
+        if time.monotonic() > ends:
+          child.kill()
         time.sleep(_EVERY_SECONDS)
     finally:
       if child.poll() is None:

@@ -177,9 +177,8 @@ def main() -> None:
   sys.path.insert(0, str(_ROOT / "tests"))
   with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:  # a failure leaves a mounted disk
     rng = random.Random(given.seed)
-    rows = {
-      task.name: _trials(task, pathlib.Path(place), given.trials, rng) for task in _tasks(pathlib.Path(place))
-    }
+    tasks = _tasks(pathlib.Path(place))
+    rows = {task.name: _trials(task, pathlib.Path(place), given.trials, rng) for task in tasks}
   _RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
 
 

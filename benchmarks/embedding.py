@@ -151,10 +151,8 @@ class Onnx(HuggingFace):
       output_names=["hidden"],
       dynamic_axes={name: {0: "n", 1: "t"} for name in ("input_ids", "attention_mask", "hidden")},
     )
-    sizes = model.config
-    fused = optimizer.optimize_model(
-      path, "bert", num_heads=sizes.num_attention_heads, hidden_size=sizes.hidden_size
-    )
+    sizes = {"num_heads": model.config.num_attention_heads, "hidden_size": model.config.hidden_size}
+    fused = optimizer.optimize_model(path, "bert", **sizes)
     print(f"ONNX Runtime fused {fused.get_fused_operator_statistics()}", flush=True)
     fused.save_model_to_file(path)
     threads = onnxruntime.SessionOptions()

@@ -30,14 +30,10 @@ def main() -> None:
   score = model.score(list(test.texts), names_of(test.truth, texts))
   number_of = {text: number for number, text in enumerate(texts)}
   ranked = [[number_of[name] for name in row] for row in model.top_k(list(test.texts), k=_DEPTH)[2]]
-  kept = [
-    [label for label in row if label not in pairs.indices][: _DEPTH // 3]
-    for row, pairs in zip(ranked, test.filter)
-  ]
-  found = metrics.evaluate(np.array(kept), test.unfiltered_positives)
-  print(
-    f"P@1 {100 * score:.2f}; without filter pairs P@1 {100 * found['P@1']:.2f}, P@5 {100 * found['P@5']:.2f}"
-  )
+  left = [[label for label in row if label not in out.indices] for row, out in zip(ranked, test.filter)]
+  found = metrics.evaluate(np.array([row[: _DEPTH // 3] for row in left]), test.unfiltered_positives)
+  shown = ", ".join(f"{name} {100 * found[name]:.2f}" for name in ("P@1", "P@5"))
+  print(f"P@1 {100 * score:.2f}; without filter pairs {shown}")
 
 
 if __name__ == "__main__":

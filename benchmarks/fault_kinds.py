@@ -98,9 +98,8 @@ class Trials:
     if len(steps) < 2:
       return
     step = workdir / "checkpoints" / str(steps[-1])
-    victim = self._rng.choice(
-      sorted(path for path in step.rglob("*") if path.is_file() and path.stat().st_size)
-    )
+    files = [path for path in step.rglob("*") if path.is_file() and path.stat().st_size]
+    victim = self._rng.choice(sorted(files))
     content = bytearray(victim.read_bytes())
     if self._rng.random() < 0.5:
       content = content[: self._rng.randrange(len(content))]

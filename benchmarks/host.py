@@ -23,6 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from benchmarks import children, flags
+from benchmarks.paired_timing import seconds_of
 from xmc_jax import metrics
 from xmc_jax.refresh import graph_walks
 
@@ -33,12 +34,6 @@ _COMMANDS = {
   "an unknown flag": ["-m", "xmc_jax.main", "--batchsize=3"],
   "an unknown preset": ["-m", "xmc_jax.main", "--config=experiments/dexml.py:debain"],
 }
-
-
-def seconds_of(work) -> float:
-  start = time.perf_counter()
-  work()
-  return time.perf_counter() - start
 
 
 def time_metrics(given) -> None:
@@ -66,9 +61,8 @@ def time_metrics(given) -> None:
 
 
 def time_walks(given) -> None:
-  num_points, num_anchors, num_edges = (
-    int(given.share * size) for size in (1_800_000, 2_500_000, 27_000_000)
-  )
+  sizes = (1_800_000, 2_500_000, 27_000_000)
+  num_points, num_anchors, num_edges = (int(given.share * size) for size in sizes)
   rng = np.random.default_rng(0)
   rows, anchors = rng.integers(0, num_points, num_edges), num_anchors * rng.random(num_edges) ** 2
   pairs = (rows, anchors.astype(np.int64))

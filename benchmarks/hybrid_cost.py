@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from benchmarks import children, flags
+from benchmarks.paired_timing import seconds_of
 from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
@@ -74,9 +75,8 @@ class World:
     order = np.argsort(label_topics, kind="stable")
     starts = np.searchsorted(label_topics[order], np.arange(_TOPICS + 1))
     counts = np.maximum(np.diff(starts), 1)[topics]
-    places = starts[topics][:, None] + (
-      self._rng.random((len(topics), _LABELS_A_POINT)) ** 2 * counts[:, None]
-    )
+    drawn = self._rng.random((len(topics), _LABELS_A_POINT)) ** 2 * counts[:, None]
+    places = starts[topics][:, None] + drawn
     columns = order[np.minimum(places.astype(np.int64), len(order) - 1)]
     indptr = _LABELS_A_POINT * np.arange(len(topics) + 1)
     values = np.ones(columns.size, np.float32)
@@ -115,7 +115,7 @@ def asked_of(rank, queries: Queries) -> dict[str, float]:
 
   def seconds(start: int, size: int) -> float:
     rows = slice(start, start + size)
-    return _timed(lambda: rank(Queries(queries.vectors[rows], queries.texts[rows]), _K))
+    return seconds_of(lambda: rank(Queries(queries.vectors[rows], queries.texts[rows]), _K))
 
   seconds(0, _BLOCK)
   blocks = [seconds(start, _BLOCK) / _BLOCK for start in range(0, _RANKED, _BLOCK)]
@@ -135,9 +135,9 @@ def opened_run(workdir: pathlib.Path) -> dict[str, float]:
   model = Model.load(workdir)
   loaded = time.perf_counter()
   texts = list(model._run.dataset.test.texts)
-  first = _timed(lambda: model.predict(texts[:1], 10))
-  alone = [_timed(lambda text=text: model.predict([text], 10)) for text in texts[:_SINGLE]]
-  rates = [len(texts) / _timed(lambda: model.predict(texts, 10)) for _ in range(5)]
+  first = seconds_of(lambda: model.predict(texts[:1], 10))
+  alone = [seconds_of(lambda text=text: model.predict([text], 10)) for text in texts[:_SINGLE]]
+  rates = [len(texts) / seconds_of(lambda: model.predict(texts, 10)) for _ in range(5)]
   return {
     "open_seconds": loaded - start,
     "first_ms": 1e3 * first,
@@ -158,12 +158,6 @@ def table(kept: dict[str, dict]) -> str:
     cells = [f"{found['open_seconds']:.1f}", fit, f"{of_many:.2f}", f"{found['ms_alone']:.1f}"]
     lines.append(f"| {name} | {' | '.join(cells)} | {found['peak_GB']:.1f}{data} |")
   return "\n".join(lines) + "\n"
-
-
-def _timed(work) -> float:
-  start = time.perf_counter()
-  work()
-  return time.perf_counter() - start
 
 
 def main() -> None:

@@ -44,9 +44,8 @@ class Material:
     trained = run.trained()
     rows = np.sort(np.random.default_rng(0).permutation(len(run.dataset.test))[:_MOST_TEST_ROWS])
     self.name, self.held_out, self.test = run.dataset.name, run.data.validation, run.dataset.test.rows(rows)
-    self._queries = {
-      split: Queries(trained.queries(split.tokens), split.texts) for split in (self.held_out, self.test)
-    }
+    queries = lambda split: Queries(trained.queries(split.tokens), split.texts)
+    self._queries = {split: queries(split) for split in (self.held_out, self.test)}
     self.fitting = ranking.retriever(trained, run.data.train.row_numbers)
     self.testing = ranking.retriever(trained)
 

@@ -86,9 +86,8 @@ def train_large(options):
   ours.run()
   seconds = statistics.median(paired_timing.timed(ours)[0] for _ in range(options.steps))
   peak = children.peak_bytes("self") / 1e9
-  print(
-    f"{ours.table.shape}: {seconds:.3f} s a step, {options.rows / seconds:,.0f} rows/s; peak {peak:.1f} GB"
-  )
+  rate = options.rows / seconds
+  print(f"{ours.table.shape}: {seconds:.3f} s a step, {rate:,.0f} rows/s; peak {peak:.1f} GB")
 
 
 def main():

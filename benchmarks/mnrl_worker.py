@@ -140,9 +140,7 @@ def encode(model, texts: list[str]) -> torch.Tensor:
 def rank(points: torch.Tensor, labels: torch.Tensor, k: int) -> sp.csr_matrix:
   """Returns each point's k largest cosines as CSR `[n, L]`."""
 
-  found = [
-    torch.topk(points[start : start + _ENCODED] @ labels.T, k) for start in range(0, len(points), _ENCODED)
-  ]
+  found = [torch.topk(part @ labels.T, k) for part in points.split(_ENCODED)]
   values, ids = (torch.cat(part).numpy().ravel() for part in zip(*found))
   return sp.csr_matrix((values, ids, k * np.arange(len(points) + 1)), (len(points), len(labels)))
 

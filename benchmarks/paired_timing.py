@@ -4,6 +4,13 @@ import statistics
 import time
 
 
+def seconds_of(work):
+  """Returns wall-clock seconds of a call."""
+  start = time.perf_counter()
+  work()
+  return time.perf_counter() - start
+
+
 def timed(system):
   """Returns wall-clock and CPU seconds of one run."""
   wall, cpu = time.perf_counter(), time.process_time()

@@ -14,8 +14,8 @@ Texts are random words of real titles, as many in a text as titles have. Points 
 """
 
 import json
+import math
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
@@ -96,20 +96,15 @@ def compare(given) -> None:
   print(f"{len(texts) / seconds:,.0f} texts a second")
 
 
-def measured(command: list[str], kill_after: float = float("inf")) -> tuple[float, float, str]:
+def measured(command: list[str], kill_after: float = math.inf) -> tuple[float, float, str]:
   """Runs a command, killed after `kill_after` seconds; returns `(seconds, peak GB, output)`."""
-  start, peak = time.perf_counter(), 0
-  with tempfile.TemporaryFile("w+") as said:
-    process = subprocess.Popen(command, cwd=_ROOT, stdout=said, stderr=subprocess.STDOUT)
-    while process.poll() is None:
-      peak = max(peak, children.peak_bytes(process.pid))
-      if time.perf_counter() - start > kill_after:
-        process.kill()
-      time.sleep(0.1)
-    said.seek(0)
-    text = said.read()
-  if process.returncode and kill_after == float("inf"):
-    sys.exit(f"ended with status {process.returncode}:\n{text[-3000:]}")
+  start = time.perf_counter()
+  with tempfile.TemporaryDirectory() as place:
+    log = pathlib.Path(place) / "log"
+    code, peak = children.run(command, log, _ROOT, kill_after)
+    text = log.read_text()
+  if code and kill_after == math.inf:
+    sys.exit(f"ended with status {code}:\n{text[-3000:]}")
   return time.perf_counter() - start, peak / 1e9, text
 
 
@@ -122,13 +117,11 @@ def prepare_large(given) -> None:
     size = sum(path.stat().st_size for path in folder.iterdir()) / 1e9
     print(f"wrote {size:.2f} GB in {time.perf_counter() - start:.0f} s", flush=True)
     command = [sys.executable, "-m", "xmc_jax.main", "--mode=prepare", "--config=experiments/dexml.py"]
-    seconds, peak, said = measured(
-      [*command, f"--config.data.path={folder}", f"--config.data.cache_dir={place}/cache"]
-    )
+    command += [f"--config.data.path={folder}", f"--config.data.cache_dir={place}/cache"]
+    seconds, peak, said = measured(command)
     print(said[said.index("set (") :])
-    print(
-      f"prepared {given.points:,} points and {given.labels:,} labels in {seconds:.0f} s, peak {peak:.2f} GB"
-    )
+    print(f"prepared {given.points:,} points and {given.labels:,} labels")
+    print(f"in {seconds:.0f} s, peak {peak:.2f} GB")
 
 
 def predict_large(given) -> None:
@@ -136,15 +129,8 @@ def predict_large(given) -> None:
     source, destination = pathlib.Path(place) / "texts.txt", pathlib.Path(place) / "out.jsonl"
     with source.open("w") as file:
       file.writelines(f"a window manager for X{number}\n" for number in range(given.lines))
-    command = [
-      sys.executable,
-      "-m",
-      "xmc_jax.main",
-      "--mode=predict",
-      f"--workdir={given.run.absolute()}",
-      "--k=1",
-    ]
-    command += [f"--input={source}", f"--output={destination}"]
+    command = [sys.executable, "-m", "xmc_jax.main", "--mode=predict", f"--workdir={given.run.absolute()}"]
+    command += ["--k=1", f"--input={source}", f"--output={destination}"]
     part, start = destination.with_name("out.jsonl.part"), time.perf_counter()
     rate = _rate(command, part)
     first = measured(command, kill_after=given.lines / rate / 2)
@@ -173,16 +159,8 @@ _PARTS = {"speed": compare, "large": prepare_large, "predict": predict_large}
 
 
 def main() -> None:
-  given = flags.parse(
-    __doc__,
-    _PARTS,
-    texts=1_000_000,
-    rounds=3,
-    points=5_000_000,
-    labels=1_000_000,
-    run=pathlib.Path,
-    lines=10_000_000,
-  )
+  sizes = {"texts": 1_000_000, "points": 5_000_000, "labels": 1_000_000, "lines": 10_000_000}
+  given = flags.parse(__doc__, _PARTS, rounds=3, run=pathlib.Path, **sizes)
   _PARTS[given.part](given)
 
 

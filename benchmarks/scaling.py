@@ -159,9 +159,8 @@ def measure(config, folder: pathlib.Path, workdir: pathlib.Path) -> None:
   for name, definition in run.method.refreshes.items():
 
     def renewed(name=name, definition=definition, refreshed=refreshed, extra_state=extra_state):
-      return refresh.renew(
-        name, definition, Trained(run, state.params, extra_state).snapshot(), refreshed, extra_state
-      )
+      snapshot = Trained(run, state.params, extra_state).snapshot()
+      return refresh.renew(name, definition, snapshot, refreshed, extra_state)
 
     refreshed, extra_state = meter.often(name, renewed)
   state = state._replace(extra_state=extra_state)

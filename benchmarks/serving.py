@@ -113,13 +113,8 @@ def of_run(workdir: pathlib.Path, given: argparse.Namespace) -> dict:
     {"path": path, "clients": clients, **{key: spread(found, key) for key in found[0]}}
     for (path, clients), found in rows.items()
   ]
-  return {
-    "run": workdir.name,
-    "ready_seconds": ready,
-    "exit_code": code,
-    "peak_bytes": memory,
-    "rows": summary,
-  }
+  about = {"run": workdir.name, "ready_seconds": ready, "exit_code": code, "peak_bytes": memory}
+  return {**about, "rows": summary}
 
 
 def cpu_seconds(pid: int) -> float:
@@ -151,9 +146,8 @@ def main() -> None:
       print(f"  {json.dumps(row)}", flush=True)
   if given.output:
     settings = {key: getattr(given, key) for key in ("rounds", "requests", "seconds", "k")}
-    given.output.write_text(
-      json.dumps({"machine": children.machine(), **settings, "runs": found}, indent=1) + "\n"
-    )
+    content = {"machine": children.machine(), **settings, "runs": found}
+    given.output.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

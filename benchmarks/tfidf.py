@@ -127,10 +127,8 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
     return metrics.evaluate(ids, split.unfiltered_positives, ks=ks, inverse_propensity=propensity)
 
   if kind in _BOTH and len(validation):
-    found = [
-      score(validation, rank(fitted, kind, validation, settings.k, weight).ids)[settings.metric]
-      for weight in _WEIGHTS
-    ]
+    ranked = (rank(fitted, kind, validation, settings.k, weight) for weight in _WEIGHTS)
+    found = [score(validation, ranking.ids)[settings.metric] for ranking in ranked]
     weight = _WEIGHTS[int(np.argmax(found))]
   if kind == "both_all":
     fitted = fit(dataset.train, dataset.labels)

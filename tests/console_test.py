@@ -2,8 +2,10 @@
 
 import errno
 import json
+import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -73,10 +75,7 @@ def test_progress_of_unknown_length_and_without_any_step(clock, capsys):
   stuck = Progress("train", 5)
   clock.now += 20.0
   stuck.update(0)
-  assert capsys.readouterr().err.splitlines() == [
-    "prepare: read 1,234 rows",
-    "train 0/5 steps, 0.00/s, ? left",
-  ]
+  assert capsys.readouterr().err == "prepare: read 1,234 rows\ntrain 0/5 steps, 0.00/s, ? left\n"
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0:00"), (59.6, "1:00"), (3661, "1:01:01")])
@@ -162,66 +161,50 @@ def test_a_kill_while_lines_are_dropped_loses_nothing(tmp_path, monkeypatch):
 
 
 def test_nothing_to_drop(tmp_path):
-  voice = MetricWriter(tmp_path)
-  voice.resume(0, {})
-  voice.close()
+  _written(tmp_path)
   assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def _written(folder, *steps) -> MetricWriter:
+  """A writer that has written a loss for each of the steps, and is closed."""
+  voice = MetricWriter(folder)
+  voice.resume(0, {})
+  for step in steps:
+    voice.scalars(step, {"train/loss": 0.5})
+  voice.close()
+  return voice
 
 
 def test_tensorboard_gets_the_same_numbers_where_it_is_installed(tmp_path):
   pytest.importorskip("tensorboard")
   from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-  voice = MetricWriter(tmp_path)
-  voice.resume(0, {})
-  voice.scalars(3, {"train/loss": 0.5})
-  voice.close()
+  _written(tmp_path, 3)
   (file,) = (tmp_path / "tensorboard").iterdir()
   events = [(e.step, v.tag) for e in LegacyEventFileLoader(str(file)).Load() for v in e.summary.value]
   assert events == [(3, "train/loss")]
 
 
 def test_without_tensorboard_there_is_none(tmp_path, monkeypatch):
-  monkeypatch.setitem(__import__("sys").modules, "tensorboard.summary", None)
-  voice = MetricWriter(tmp_path)
-  voice.resume(0, {})
-  voice.scalars(1, {"train/loss": 0.5})
-  voice.close()
+  monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
+  _written(tmp_path, 1)
   assert not (tmp_path / "tensorboard").exists()
 
 
-def test_a_full_disk_leaves_tensorboard_and_names_the_metrics(tmp_path, monkeypatch, capsys):
-  class Full:
-    def add_scalar(self, *_):
-      raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize("from_the_start", [False, True])
+def test_a_full_disk_leaves_tensorboard_and_names_the_metrics(from_the_start, tmp_path, monkeypatch, capsys):
+  def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
 
-    close = add_scalar
-
-  monkeypatch.setattr(metric_writer, "_tensorboard_writer", lambda _: Full())
-  voice = MetricWriter(tmp_path)
-  voice.resume(0, {})
-  for step in (1, 2):
-    voice.scalars(step, {"train/loss": 0.5})
-  voice.close()
-  assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+  writer = types.SimpleNamespace(add_scalar=full, close=full)
+  monkeypatch.setattr(metric_writer, "_tensorboard_writer", full if from_the_start else lambda _: writer)
+  voice = _written(tmp_path, 1, 2)
+  assert _steps(tmp_path) == [1, 2]
   assert capsys.readouterr().err.count("stopped writing TensorBoard files (No space left on device)") == 1
   (tmp_path / "metrics.jsonl").unlink()
   (tmp_path / "metrics.jsonl").mkdir()
   with pytest.raises(UserError, match=r"metrics\.jsonl: cannot be written .*; the same command goes on"):
     voice.scalars(3, {"train/loss": 0.5})
-
-
-def test_a_disk_that_is_full_from_the_start_leaves_tensorboard(tmp_path, monkeypatch, capsys):
-  def full(_):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-  monkeypatch.setattr(metric_writer, "_tensorboard_writer", full)
-  voice = MetricWriter(tmp_path)
-  voice.resume(0, {})
-  voice.scalars(1, {"train/loss": 0.5})
-  voice.close()
-  assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
-  assert capsys.readouterr().err.count("stopped writing TensorBoard files (No space left on device)") == 1
 
 
 @pytest.mark.parametrize(

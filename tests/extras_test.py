@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 NAMES = {"orbax-checkpoint": "orbax", "scikit-learn": "sklearn", "absl-py": "absl"}  # where imports differ
+ROOMS = ("xmc_jax", "experiments")
 OTHERS = {"tensorboard", "pandas", "polars", "torch"}  # never needed, used where they are installed
 
 
@@ -69,9 +70,7 @@ def _imports(node: ast.AST, inside: bool = False):
     yield from _imports(child, inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
-@pytest.mark.parametrize(
-  "path", [*sorted(ROOT.glob("xmc_jax/**/*.py")), *sorted(ROOT.glob("experiments/**/*.py"))]
-)
+@pytest.mark.parametrize("path", sorted(path for room in ROOMS for path in ROOT.glob(f"{room}/**/*.py")))
 def test_what_is_imported_is_required(path):
   """By requirements.txt; inside functions, and in the server's own room, by an extra too."""
   room = libraries(EXTRAS["serve"]) if path.is_relative_to(ROOT / "xmc_jax" / "serve") else set()

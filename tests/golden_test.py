@@ -34,9 +34,8 @@ PRESETS = _presets()
 
 
 def _resolved(config) -> dict:
-  return {
-    key: list(value) if isinstance(value, tuple) else value for key, value in checks.flatten(config).items()
-  }
+  found = checks.flatten(config)
+  return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
 
 
 @functools.cache
@@ -63,9 +62,7 @@ def _text(found: dict) -> str:
 def test_presets_are_as_they_were():
   kept, found = json.loads(GOLDEN.read_text(encoding="utf-8")), dump()
   for part in ("defaults", "presets"):
-    assert kept[part].keys() == found[part].keys(), (
-      f"{part} came or went; if that is meant, run `make golden`"
-    )
+    assert kept[part].keys() == found[part].keys(), f"{part} came or went; is that meant? `make golden`"
     for name, values in found[part].items():
       assert kept[part][name] == values, (
         f"{part} of {name} have changed. If that is meant, run `make golden` (python -m tests.golden_test), "

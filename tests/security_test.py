@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests import tiny_runs
+from tests.data.sample_folders import Trap
 from xmc_jax import console, data, methods, models, sanitize
 from xmc_jax.cli import commands, error_lines
 from xmc_jax.data.documents import Document
@@ -28,16 +29,6 @@ from xmc_jax.storage import npy, path_safety, run_folder
 ROOT = pathlib.Path(__file__).parent.parent
 SOURCES = sorted(path for folder in ("xmc_jax", "experiments") for path in (ROOT / folder).rglob("*.py"))
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\r\x7f\u202e\u2066"
-
-
-class _Payload:
-  """Unpickled, it leaves a file behind."""
-
-  def __init__(self, witness: pathlib.Path):
-    self.witness = str(witness)
-
-  def __reduce__(self):
-    return open, (self.witness, "w")
 
 
 @pytest.fixture
@@ -116,12 +107,7 @@ def test_no_source_can_run_what_a_file_says(path):
 
 def test_the_hub_gives_no_code():
   patterns = [*locate._SMALL_FILES, "model*.safetensors", "pytorch_model.bin"]
-  assert {pathlib.PurePath(pattern).suffix for pattern in patterns} == {
-    ".json",
-    ".txt",
-    ".safetensors",
-    ".bin",
-  }
+  assert {pathlib.PurePath(name).suffix for name in patterns} == {".json", ".txt", ".safetensors", ".bin"}
 
 
 # Pickles.
@@ -130,16 +116,15 @@ def test_the_hub_gives_no_code():
 def pickled_array(path: pathlib.Path, witness: pathlib.Path) -> None:
   """An .npy file that numpy would unpickle."""
   with path.open("wb") as file:
-    np.save(file, np.array([_Payload(witness)], object), allow_pickle=True)
+    np.save(file, np.array([Trap(witness)], object), allow_pickle=True)
 
 
 def pickled_arrays(path: pathlib.Path, witness: pathlib.Path, **arrays) -> None:
   """An .npz file of which numpy would unpickle a part."""
-  spoilt = {
-    name: np.array([_Payload(witness)], object) if array is None else array for name, array in arrays.items()
-  }
+  spoilt = np.array([Trap(witness)], object)
+  arrays = {name: spoilt if array is None else array for name, array in arrays.items()}
   with path.open("wb") as file:
-    np.savez(file, allow_pickle=True, **spoilt)
+    np.savez(file, allow_pickle=True, **arrays)
 
 
 def test_the_payload_is_one(tmp_path):
@@ -151,7 +136,7 @@ def test_the_payload_is_one(tmp_path):
 @pytest.mark.slow
 def test_no_file_of_a_run_is_unpickled(trained, tmp_path, witness):
   """Each in turn is a pickle: refused in a line, or not looked at."""
-  payload, seen = pickle.dumps(_Payload(witness)), 0
+  payload, seen = pickle.dumps(Trap(witness)), 0
   names = [path.relative_to(trained) for path in sorted(trained.rglob("*")) if path.is_file()]
   for number, name in enumerate(names):
     run = shutil.copytree(trained, tmp_path / f"run{number}")
@@ -199,7 +184,7 @@ def test_no_raw_file_is_unpickled(tmp_path, witness):
   raw = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "raw"))
   for path in sorted(raw.iterdir()):
     folder = shutil.copytree(raw, tmp_path / "spoilt")
-    (folder / path.name).write_bytes(pickle.dumps(_Payload(witness)))
+    (folder / path.name).write_bytes(pickle.dumps(Trap(witness)))
     with pytest.raises(DataError):
       data.load(folder, cache_dir=tmp_path / "cache")
     shutil.rmtree(folder)
@@ -213,7 +198,7 @@ def test_no_raw_file_is_unpickled(tmp_path, witness):
       data.load(folder, cache_dir=tmp_path / "cache")
     shutil.rmtree(folder)
   for name in ("train.parquet", "train.csv", "train.jsonl"):
-    (tmp_path / name).write_bytes(pickle.dumps(_Payload(witness)))
+    (tmp_path / name).write_bytes(pickle.dumps(Trap(witness)))
     with pytest.raises(DataError):
       data.load(tmp_path / name, cache_dir=tmp_path / "cache")
 
@@ -224,7 +209,7 @@ def test_no_file_of_an_encoder_is_unpickled(tmp_path, witness):
     folder = shutil.copytree(whole, tmp_path / "spoilt")
     if name == "pytorch_model.bin":
       (folder / "model.safetensors").unlink()
-    (folder / name).write_bytes(pickle.dumps(_Payload(witness)))
+    (folder / name).write_bytes(pickle.dumps(Trap(witness)))
     with pytest.raises(UserError):
       load_pretrained(str(folder))
       data.load_tokenizer(folder)
@@ -265,9 +250,8 @@ def in_dict(value: bytes) -> bytes:
 
 def test_weights_with_metadata_are_read(tmp_path):
   """`torch.save` of a module's state: an OrderedDict with an attribute, as every model on the hub has it."""
-  body = (
-    b"ccollections\nOrderedDict\n)RX\x01\x00\x00\x00w" + tensor(b"K\x02K\x02\x86", b"K\x02K\x01\x86") + b"s"
-  )
+  body = b"ccollections\nOrderedDict\n)RX\x01\x00\x00\x00w"
+  body += tensor(b"K\x02K\x02\x86", b"K\x02K\x01\x86") + b"s"
   body += b"}X\x09\x00\x00\x00_metadataccollections\nOrderedDict\n)Rsb"
   raw = np.arange(4, dtype=np.float32).tobytes()
   found = read_torch_file(torch_file(tmp_path / "a.bin", body, [("0", raw)]))
@@ -361,9 +345,8 @@ def test_an_encoders_parts_are_in_its_folder(tmp_path):
   """An index that names a file elsewhere: the one of that name here is meant."""
   folder = tiny_runs.tiny_bert(tmp_path / "bert")
   (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
-  (folder / "model.safetensors.index.json").write_text(
-    json.dumps({"weight_map": {"a": "../elsewhere.safetensors"}})
-  )
+  parts = {"weight_map": {"a": "../elsewhere.safetensors"}}
+  (folder / "model.safetensors.index.json").write_text(json.dumps(parts))
   with pytest.raises(DataError, match=r"bert/elsewhere\.safetensors: unreadable"):
     load_pretrained(str(folder))
 

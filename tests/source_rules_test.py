@@ -53,6 +53,7 @@ LIGHT = (
   *("cli/flags.py", "cli/error_lines.py", "methods/__init__.py"),
   *sorted(path.relative_to(PACKAGE).as_posix() for path in (PACKAGE / "config").glob("*.py")),
 )
+REMOVED = ("jax.pmap", "jax.experimental.pjit", "jax.experimental.maps")
 AT_THE_ROOT = 8  # files, at most
 LONGEST_FILE, LONGEST_FUNCTION = 299, 59
 LONGEST = {"main.py": 100, "training/loop.py": 250}
@@ -116,9 +117,7 @@ def test_imports_point_down(path):
     return
   for line, other in rooms_imported(path):
     assert other in RANK, f"{shown(path)}:{line} imports xmc_jax.{other}, which is no room"
-    assert RANK[other] >= RANK[room], (
-      f"{shown(path)}:{line}: {room} may not import {other}, which stands above it"
-    )
+    assert RANK[other] >= RANK[room], f"{shown(path)}:{line}: {other} stands above {room}"
 
 
 def test_rooms_do_not_import_each_other_in_a_circle():
@@ -150,14 +149,9 @@ def test_light_modules_load_no_jax(place):
   """At the top of the file, for those two that import the rest when it is needed."""
   tree = TREES[PACKAGE / place]
   top = ast.Module([node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))], [])
-  names = [
-    name for _, name in (imports(top) if place in ("main.py", "methods/__init__.py") else imports(tree))
-  ]
-  light = (
-    f"xmc_jax.{other.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}" for other in LIGHT
-  )
-  allowed = ("absl", "ml_collections", *light)
-  for name in names:
+  light = [other.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for other in LIGHT]
+  allowed = ("absl", "ml_collections", *(f"xmc_jax.{other}" for other in light))
+  for _, name in imports(top if place in ("main.py", "methods/__init__.py") else tree):
     standard = name.split(".")[0] in sys.stdlib_module_names
     assert standard or name.startswith(allowed), f"{place} imports {name}"
 
@@ -174,9 +168,7 @@ def test_words_that_do_not_occur(path):
     if isinstance(node, ast.Attribute):
       name = ast.unparse(node)
       assert "jax.process_" not in name or place.startswith("distributed/"), f"{where}: {name}"
-      assert not name.startswith(("jax.pmap", "jax.experimental.pjit", "jax.experimental.maps")), (
-        f"{where}: {name}"
-      )
+      assert not name.startswith(REMOVED), f"{where}: {name}"
       assert not node.attr.startswith("Flax"), f"{where}: {name}"
     if isinstance(node, ast.Call):
       assert ast.unparse(node.func) not in ("eval", "exec"), f"{where}: {ast.unparse(node.func)}"
@@ -239,12 +231,8 @@ def test_no_two_test_files_share_a_name():
 def test_nothing_points_outside_the_checkout():
   """No path of the machine that this was written on, and none to the notes beside the checkout."""
   outside = re.compile(r"\.\./shared|/work/|/home/\w|/root/|/Users/\w")
-  texts = [
-    *sources("xmc_jax", "experiments", "tests", "benchmarks"),
-    ROOT / "Makefile",
-    ROOT / "pyproject.toml",
-  ]
-  for path in texts:
+  texts = sources("xmc_jax", "experiments", "tests", "benchmarks")
+  for path in (*texts, ROOT / "Makefile", ROOT / "pyproject.toml"):
     if path == pathlib.Path(__file__):
       continue
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):

@@ -114,9 +114,8 @@ def write_data(folder: pathlib.Path, num_train: int = 200, num_test: int = 50) -
   def points(count):
     for number in range(count):
       chosen = [] if number % 20 == 19 else sorted(rng.choice(NUM_LABELS, rng.integers(1, 5), replace=False))
-      words = [word for label in chosen for word in labels[label]] + list(
-        rng.choice(_WORDS, rng.integers(0, 4))
-      )
+      words = [word for label in chosen for word in labels[label]]
+      words += list(rng.choice(_WORDS, rng.integers(0, 4)))
       rng.shuffle(words)
       ids = list(map(int, chosen))
       yield {"uid": f"p{number}", "title": " ".join(words), "target_ind": ids, "target_rel": [1.0] * len(ids)}
@@ -125,9 +124,8 @@ def write_data(folder: pathlib.Path, num_train: int = 200, num_test: int = 50) -
     (folder / f"{name}.json").write_text("".join(json.dumps(point) + "\n" for point in points(count)))
     pairs = zip(rng.choice(count, 15, replace=False), rng.integers(0, NUM_LABELS, 15))
     long_name = {"trn": "train", "tst": "test"}[name]
-    (folder / f"filter_labels_{long_name}.txt").write_text(
-      "".join(f"{row} {label}\n" for row, label in pairs)
-    )
+    lines = "".join(f"{row} {label}\n" for row, label in pairs)
+    (folder / f"filter_labels_{long_name}.txt").write_text(lines)
   rows = [{"uid": f"l{number}", "title": " ".join(words)} for number, words in enumerate(labels)]
   (folder / "lbl.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
   return folder

@@ -74,9 +74,8 @@ class Environment(NamedTuple):
 
 def run(*command: str | pathlib.Path, **options) -> str:
   """Returns what a command printed; raises Failed if it exits with an error."""
-  ended = subprocess.run(
-    command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **{"cwd": ROOT} | options
-  )
+  options = {"cwd": ROOT, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | options
+  ended = subprocess.run(command, **options)
   if ended.returncode:
     raise Failed(f"{' '.join(map(str, command))}\n{ended.stdout[-6000:]}")
   return ended.stdout
@@ -124,9 +123,8 @@ def check(wheel: pathlib.Path, python: str, libraries: str, versions: pathlib.Pa
   command = environment.folder / "bin" / "xmc-jax"
   for arguments in (("--help",), TRAINING):
     run(command, *arguments, cwd=empty, env=plain)
-  answer = run(
-    *(command, "--mode=predict", "--workdir=run", "--k=1"), input="plays music\n", cwd=empty, env=plain
-  )
+  predict = (command, "--mode=predict", "--workdir=run", "--k=1")
+  answer = run(*predict, input="plays music\n", cwd=empty, env=plain)
   if '"labels"' not in answer:
     raise Failed(f"--mode=predict answered: {answer}")
   environment.install(f"xmc_jax[test] @ {wheel.as_uri()}")

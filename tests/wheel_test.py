@@ -64,9 +64,8 @@ def test_its_page_says_what_it_is(installed):
   needed = [line for line in found.get_all("Requires-Dist") if "extra ==" not in line]
   listed = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
   assert len(needed) == sum(not line.startswith("#") for line in listed)
-  licences = {
-    path.relative_to(place / "licenses").as_posix() for path in place.glob("licenses/**/*") if path.is_file()
-  }
+  files = [path for path in place.glob("licenses/**/*") if path.is_file()]
+  licences = {path.relative_to(place / "licenses").as_posix() for path in files}
   assert licences == {"LICENSE", "xmc_jax/data/bundled/LF-DebianTitles/NOTICE"}
 
 

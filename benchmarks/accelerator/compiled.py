@@ -24,6 +24,7 @@ from xmc_jax.distributed import runtime
 from xmc_jax.plan import CHIPS, chunks
 
 RESULTS = pathlib.Path(__file__).parents[2] / "docs" / "results" / "accelerator.json"
+_CHUNKS = ("_chunk", "uncached_tokens", "keep_scores")  # ends of keys
 _VOCABULARY, _NUM_POSITIVES = 30_522, 16
 # FLOP/s of products by the type of their operands, and bytes per second. Assumed for an H200: 78 % of the 790
 # TFLOP/s that large bfloat16 products reach on one (in float32 of the data sheet's 67), 85 % of 4.3 TB/s; for
@@ -42,9 +43,8 @@ def config_of(preset: str, changes: list[str]) -> ml_collections.ConfigDict:
   """Returns the config of `FILE:PRESET` of experiments/, with `KEY=VALUE` changed and no weights read."""
   module, _, name = preset.partition(":")
   config = importlib.import_module(f"xmc_jax.experiments.{module}").get_config(name)
-  config.update_from_flattened_dict(
-    {key: _value(value) for key, value in (one.split("=", 1) for one in changes)}
-  )
+  pairs = [one.split("=", 1) for one in changes]
+  config.update_from_flattened_dict({key: _value(value) for key, value in pairs})
   config.encoder.pretrained = False
   return config
 
@@ -113,11 +113,7 @@ def compile_step(
     "compile_seconds": round(ended - traced, 1),
     "gigabytes_of_arguments": round(memory.argument_size_in_bytes / 1e9, 2),
     "gigabytes_of_temporaries": round(memory.temp_size_in_bytes / 1e9, 2),
-    "chunks": {
-      key: size
-      for key, size in config.method.items()
-      if key.endswith(("_chunk", "uncached_tokens", "keep_scores"))
-    },
+    "chunks": {key: size for key, size in config.method.items() if key.endswith(_CHUNKS)},
     "adds_in_order": runtime.adds_in_order(text),
     "jax": jax.__version__,
   }
@@ -144,9 +140,8 @@ def main(arguments: list[str]) -> None:
   points, labels = _groups(options.points), _groups(options.labels)
   found, text = compile_step(config, options.target, points, labels)
   print(json.dumps(found, indent=2))
-  for one in sorted(hlo.kernels(text), key=lambda kernel: -seconds(kernel, options.target))[
-    : options.kernels
-  ]:
+  longest = sorted(hlo.kernels(text), key=lambda kernel: -seconds(kernel, options.target))
+  for one in longest[: options.kernels]:
     kind = "product" if one.is_product else ""
     print(
       f"{1e3 * seconds(one, options.target):8.2f} ms {one.num_bytes / 1e6:9.1f} MB x{one.times:<5d} {kind:8s}"

@@ -12,13 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-_WIDTHS = {
-  1: ("pred", "s8", "u8"),
-  2: ("bf16", "f16", "s16", "u16"),
-  4: ("f32", "s32", "u32"),
-  8: ("f64", "s64", "u64"),
-}
-_BYTES = {kind: width for width, kinds in _WIDTHS.items() for kind in kinds}
+_WIDTHS = {1: "pred s8 u8", 2: "bf16 f16 s16 u16", 4: "f32 s32 u32", 8: "f64 s64 u64"}
+_BYTES = {kind: width for width, kinds in _WIDTHS.items() for kind in kinds.split()}
 _ARRAY = re.compile(rf"({'|'.join(_BYTES)})\[([\d,]*)\]")
 _PLACED = re.compile(_ARRAY.pattern + r"(\{[^}]*\})?")
 _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
@@ -176,9 +171,9 @@ def _plain_bytes(one: Instruction, operands: list[Instruction]) -> tuple[int, in
   if one.kind == "scatter":
     return 3 * _size(operands[-1].shape), 0
   read = sum(_size(operand.shape) for operand in operands)
-  return read, result - read if one.kind.endswith(
-    "-start"
-  ) else result  # the shape of a start has operands, too
+  if one.kind.endswith("-start"):  # its shape has operands, too
+    return read, result - read
+  return read, result
 
 
 def _fusion_bytes(body: dict[str, Instruction], operands: tuple[str, ...]) -> tuple[int, int]:
@@ -232,9 +227,8 @@ def _convolved(left: str, right: str, one: Instruction) -> tuple[str, float]:
   labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.rest)
   window = re.search(r"window=\{([^}]*)\}", one.rest)
   given = dict(part.split("=") for part in window[1].split()) if window else {}
-  (kind, of_left), (_, of_right), (_, of_result) = (
-    _ARRAY.findall(shape)[0] for shape in (left, right, one.shape)
-  )
+  arrays = [_ARRAY.findall(shape)[0] for shape in (left, right, one.shape)]
+  (kind, of_left), (_, of_right), (_, of_result) = arrays
   if not labels:
     return kind, 0.0
   sizes = [

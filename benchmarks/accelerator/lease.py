@@ -113,10 +113,9 @@ class Lease:
     if status is None:
       self.facts.add(name, failed="cut: the time is over")
     elif status:
-      last = (
-        (self.out / f"{name}.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-      )
-      self.facts.add(name, failed=f"exit {status}: {''.join(last)[:300]}")
+      said = (self.out / f"{name}.log").read_text(encoding="utf-8", errors="replace").strip()
+      last = said.rpartition("\n")[2]
+      self.facts.add(name, failed=f"exit {status}: {last[:300]}")
     return status == 0
 
   def run_part(self, name: str, **environment: str) -> None:

@@ -48,11 +48,9 @@ def _half_model(into: pathlib.Path) -> None:
   for name in _ENCODER_FILES:
     if (found / name).exists():
       shutil.copy(found / name, into / name)
-  weights = {key: np.asarray(value) for key, value in load_file(found / "model.safetensors").items()}
-  halves = {
-    key: value.astype(np.float16) if value.dtype == np.float32 else value for key, value in weights.items()
-  }
-  save_file(halves, into / "model.safetensors")
+  half = lambda value: value.astype(np.float16) if value.dtype == np.float32 else value
+  weights = load_file(found / "model.safetensors")
+  save_file({key: half(value) for key, value in weights.items()}, into / "model.safetensors")
 
 
 def _references(into: pathlib.Path) -> None:
@@ -71,9 +69,8 @@ def main() -> None:
   _half_model(folder / "model")
   _references(folder)
   shutil.rmtree(folder / "site", ignore_errors=True)  # unpacked wheels, which lease.py makes
-  listed = subprocess.run(
-    ["git", "ls-files", "-z", "-co", "--exclude-standard"], capture_output=True, cwd=ROOT
-  )
+  command = ["git", "ls-files", "-z", "-co", "--exclude-standard"]
+  listed = subprocess.run(command, capture_output=True, cwd=ROOT)
   tree = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
   sizes = {"working tree": _size(tree)} | {path.name: _size(path.rglob("*")) for path in folder.iterdir()}
   sizes |= {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}

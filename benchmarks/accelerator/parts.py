@@ -41,9 +41,8 @@ def step(options: argparse.Namespace, found: Facts) -> None:
     lowered = problem.made.lower()
     chunks = {key: size for key, size in problem.config.method.items() if key.endswith(("chunk", "tokens"))}
     seconds = round(time.perf_counter() - start, 1)
-    found.add(
-      "dexml_131k_traced", seconds=seconds, chunks=chunks, attention=dexml_step.attention(problem.config)
-    )
+    attention = dexml_step.attention(problem.config)
+    found.add("dexml_131k_traced", seconds=seconds, chunks=chunks, attention=attention)
     for name, triton in (("triton", True), ("libraries", False)):
       variants[name] = dexml_step.compile_beside(lowered, xla_gpu_enable_triton_gemm=triton)
   checks = _check_operations(options, found)
@@ -152,9 +151,8 @@ def torch_step(options: argparse.Namespace, found: Facts) -> None:
   folder = options.there / "weights"
   facts.await_file(folder / "config.json")
   theirs = peer.steps(problem, folder)
-  ours = [
-    one for one in facts.read(options.out / facts.FILE) if one["fact"] == "dexml_131k" and "losses" in one
-  ]
+  known = facts.read(options.out / facts.FILE)
+  ours = [one for one in known if one["fact"] == "dexml_131k" and "losses" in one]
   found.add("peer", **theirs, **(peer.beside(theirs, ours[-1]) if ours else {}))
 
 

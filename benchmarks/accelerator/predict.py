@@ -40,12 +40,11 @@ def _dexml(target: str) -> Iterator[tuple[str, Callable[[], Any]]]:
 def _others(target: str) -> Iterator[tuple[str, Callable[[], Any]]]:
   """Yields names, and functions that compile an operation, a method's step or a training's."""
   place = NamedSharding(targets.mesh(target), PartitionSpec())
+  shape = lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place)
   with jax.default_device(jax.local_devices(backend="cpu")[0]):
     problems = operations.problems(*operations.FULL)
   for name, (function, arguments) in problems.items():
-    shapes = jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), arguments
-    )
+    shapes = jax.tree.map(shape, arguments)
     yield name, lambda function=function, shapes=shapes: jax.jit(function).lower(*shapes).compile()
   for method in first_steps.METHODS:
     config = _config(f"{method}:debian", {**first_steps.SMALL, **_DEBIAN})

@@ -44,9 +44,7 @@ def mesh(name: str, data: int = 1, label: int = 1) -> Mesh:
   else:
     found = topologies.get_topology_desc(platform="tpu", topology_name=_TPUS[name])
   if data * label > len(found.devices):
-    raise ValueError(
-      f"a mesh of {data} x {label} needs {data * label} devices, {name} has {len(found.devices)}"
-    )
+    raise ValueError(f"a mesh of {data} x {label} is larger than {name} with {len(found.devices)} devices")
   devices = np.array(found.devices[: data * label]).reshape(data, label)
   return Mesh(devices, ("data", "label"), axis_types=(AxisType.Auto,) * 2)
 

@@ -72,9 +72,8 @@ def test_products_and_loops_of_a_tpu():
     "mixed": 7,
     "near": 7,
   }
-  assert (
-    found["near"].num_bytes == 2 * 5 * 12 * 16
-  )  # read from the device's memory, written to the vector memory
+  # Read from the device's memory, written to the vector memory.
+  assert found["near"].num_bytes == 2 * 5 * 12 * 16
   assert found["dense"].flops == {"bf16": 2 * 5 * 12 * 32 * 16}
   assert found["scores"].flops == {"bf16": 2 * 5 * 3 * 12 * 12 * 4}  # a batch of 5 x 3 products
   assert found["mixed"].flops == {"bf16": 2 * 5 * 12 * 6 * 4}  # each result sees one token, not 12

@@ -36,9 +36,8 @@ def test_a_kill_at_any_moment_leaves_whole_facts(tmp_path):
   )
   times, written = random.Random(0), 0
   for kill in range(10):
-    writers = [
-      subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.DEVNULL) for _ in range(2)
-    ]
+    command, silent = [sys.executable, "-c", program], {"stdout": subprocess.DEVNULL}
+    writers = [subprocess.Popen(command, cwd=ROOT, **silent) for _ in range(2)]
     file = tmp_path / facts.FILE
     while not file.exists() or file.stat().st_size == written:
       time.sleep(0.01)
@@ -153,9 +152,8 @@ def test_the_second_command_on_that_machines_packages(machine, tmp_path):
 @pytest.mark.slow
 def test_a_command_that_is_cut_leaves_whole_facts(tmp_path):
   command = [sys.executable, "-m", "benchmarks.accelerator.lease", "first", "--tiny", f"--out={tmp_path}"]
-  process = subprocess.Popen(
-    command, cwd=ROOT, start_new_session=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}
-  )
+  environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+  process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=environment)
   file = tmp_path / facts.FILE
   while process.poll() is None and not (file.exists() and len(facts.read(file)) >= 3):
     time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""SampledAnchors of README.md, docs/ and the notebooks lead somewhere, and their code names what exists."""
+"""Links of README.md, docs/ and the notebooks lead somewhere, and their code names what exists."""
 
 import ast
 import contextlib
@@ -31,9 +31,8 @@ def test_links_lead_somewhere():
   texts = {page: page.read_text(encoding="utf-8") for page in {*PAGES, *ROOT.glob("docs/*/*.md")}}
   for notebook in (ROOT / "notebooks").glob("*.ipynb"):
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    texts[notebook] = "\n\n".join(
-      "".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"
-    )
+    prose = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    texts[notebook] = "\n\n".join(prose)
   for page, text in texts.items():
     for link in linked(text):
       path, _, anchor = link.partition("#")
@@ -70,10 +69,9 @@ def missing_names(code: str) -> list[str]:
         known[name.asname or name.name] = found = _member(importlib.import_module(node.module), name.name)
         missing += [] if found is not None else [f"{node.module}.{name.name}"]
   for node in ast.walk(tree):
-    if isinstance(node, ast.Attribute) and isinstance(
-      found := _resolved(node.value, known), types.ModuleType | type
-    ):
-      missing += [] if _member(found, node.attr) is not None else [ast.unparse(node)]
+    found = _resolved(node.value, known) if isinstance(node, ast.Attribute) else None
+    if isinstance(found, types.ModuleType | type) and _member(found, node.attr) is None:
+      missing.append(ast.unparse(node))
   return missing
 
 

@@ -103,43 +103,32 @@ def test_no_texts(fitted):
   assert fitted.predict([]) == [] and fitted.predict_proba([]).shape == (0, len(made_texts.NAMES))
 
 
-@pytest.mark.parametrize("kind", ["array", "one name", "ids", "csr", "indicator", "one id"])
-def test_labels_come_back_as_they_came(fitted, kind, monkeypatch):
+# Each makes lists of names into labels of one form; predictions have the same.
+FORMS = {
+  "array": lambda names: np.array([np.array(row) for row in names], object),
+  "one name": lambda names: np.array([row[0] for row in names]),
+  "ids": lambda names: [[made_texts.NAMES.index(name) for name in row] for row in names],
+  "csr": lambda names: sp.csr_matrix(indicator(names)),
+  "indicator": lambda names: indicator(names).astype(bool),
+  "one id": lambda names: np.array([made_texts.NAMES.index(row[0]) for row in names]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_labels_come_back_as_they_came(fitted, form, monkeypatch):
   """Without training again: the run is that of names, whose columns are the same."""
-  monkeypatch.setattr(
-    training, "train", lambda config, texts, space, truth, workdir: Fitted(fitted._fitted._run, space)
-  )
-  names, numbers = np.array(made_texts.NAMES), {name: number for number, name in enumerate(made_texts.NAMES)}
-  ids = [[numbers[name] for name in row] for row in LABELS]
-  first, dense = [row[0] for row in ids], indicator(LABELS)
-  label_texts = made_texts.NAMES
-  given, keywords = {
-    "array": (np.array([np.array(row) for row in LABELS], object), {}),
-    "one name": (np.array([names[number] for number in first]), {"label_texts": label_texts}),
-    "ids": (ids, {"label_texts": label_texts}),
-    "csr": (sp.csr_matrix(dense), {"label_texts": label_texts}),
-    "indicator": (dense.astype(bool), {"label_texts": label_texts}),
-    "one id": (first, {"label_texts": label_texts}),
-  }[kind]
-  other = made_texts.estimator().fit(TEXTS, given, **keywords)
-  found, expected = other.predict(TEXTS[TEST]), fitted.predict(TEXTS[TEST])
-  best = [row[0] for row in expected]
-  match kind:
-    case "array":
-      assert found == expected
-    case "one name":
-      assert isinstance(found, np.ndarray) and found.tolist() == best
-    case "ids":
-      assert found == [[numbers[name] for name in row] for row in expected]
-    case "one id":
-      assert found.dtype == np.int64 and found.tolist() == [numbers[name] for name in best]
-    case "csr":
-      assert isinstance(found, sp.csr_matrix) and found.dtype == dense.dtype
-      np.testing.assert_array_equal(found.toarray(), indicator(expected))
-    case "indicator":
-      assert found.dtype == bool
-      np.testing.assert_array_equal(found, indicator(expected))
-  assert other.score(TEXTS, given) >= (0.3 if kind.startswith("one") else fitted.score(TEXTS, LABELS) - 1e-9)
+  train = lambda config, texts, space, truth, workdir: Fitted(fitted._fitted._run, space)
+  monkeypatch.setattr(training, "train", train)
+  given, names = FORMS[form](LABELS), None if form == "array" else made_texts.NAMES
+  other = made_texts.estimator().fit(TEXTS, given, label_texts=names)
+  found, by_name = other.predict(TEXTS[TEST]), fitted.predict(TEXTS[TEST])
+  expected = by_name if form == "array" else FORMS[form](by_name)
+  assert type(found) is type(expected) and getattr(found, "dtype", None) == getattr(expected, "dtype", None)
+  if form in ("array", "ids"):
+    assert found == expected
+  else:
+    np.testing.assert_array_equal(*(each.toarray() if form == "csr" else each for each in (found, expected)))
+  assert other.score(TEXTS, given) >= (0.3 if form.startswith("one") else fitted.score(TEXTS, LABELS) - 1e-9)
 
 
 def test_labels_that_were_not_there_count_as_missed(fitted):

@@ -42,9 +42,8 @@ def workdir(tmp_path_factory):
 
 
 def same(found, expected):
-  return all(
-    np.array_equal(getattr(found, name), getattr(expected, name)) for name in ("data", "indices", "indptr")
-  )
+  parts = ("data", "indices", "indptr")
+  return all(np.array_equal(getattr(found, name), getattr(expected, name)) for name in parts)
 
 
 def test_a_pickle_predicts_the_same_bits(in_memory):
@@ -78,9 +77,8 @@ def test_another_process_reads_a_pickle_and_leaves_nothing(in_memory, tmp_path):
     f"print(len(made.predict({TEXTS[:5]!r}))); import os; assert os.listdir('tmp'); raise KeyboardInterrupt"
   )
   paths = {**os.environ, "PYTHONPATH": str(pathlib.Path(xmc_jax.__file__).parents[1])}
-  ended = subprocess.run(
-    [sys.executable, "-c", code], cwd=tmp_path, env=paths, capture_output=True, text=True
-  )
+  command = [sys.executable, "-c", code]
+  ended = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True)
   assert ended.stdout.strip() == "5" and ended.returncode, ended.stderr
   assert not list((tmp_path / "tmp").iterdir())
 
@@ -126,9 +124,7 @@ def test_a_folder_that_has_another_run_now_is_refused(workdir, tmp_path):
   others = [[name[::-1] for name in names] for names in LABELS]
   made_texts.estimator(num_epochs=1, workdir=tmp_path / "run").fit(TEXTS, others)
   for method in ("predict", "add_labels"):
-    with pytest.raises(
-      UserError, match=r"replaced by a run on other data .*; fit it again, in another workdir"
-    ):
+    with pytest.raises(UserError, match=r"replaced by a run on other data .*; fit it again, in another"):
       getattr(read, method)(["new"])
 
 
@@ -165,10 +161,8 @@ def test_a_folder_of_another_fit_is_refused(workdir):
   assert "\n" not in str(refused.value)
   with pytest.raises(ConfigError, match="holds a run on other data"):
     made_texts.estimator(**SHORT, workdir=folder).fit(TEXTS[1:], LABELS[1:])
-  with pytest.raises(
-    ConfigError, match=r"other data \(lbl.json has changed since\); give workdir='ANOTHER_FOLDER'"
-  ):
-    others = [[name.upper() for name in names] for names in LABELS]
+  others = [[name.upper() for name in names] for names in LABELS]
+  with pytest.raises(ConfigError, match=r"\(lbl.json has changed since\); give workdir='ANOTHER_FOLDER'"):
     made_texts.estimator(**SHORT, workdir=folder).fit(TEXTS, others)
   assert before == {path.name: path.read_bytes() for path in (folder / "texts").iterdir()}
   assert made.score(TEXTS, LABELS) > 0.1  # it still predicts

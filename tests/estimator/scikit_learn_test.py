@@ -98,9 +98,8 @@ def test_checks_without_training(name):
 @pytest.mark.filterwarnings("ignore")  # the checks' own
 def test_all_checks():
   """Those that are expected to fail do, and no others."""
-  found = estimator_checks.check_estimator(
-    of_numbers(), expected_failed_checks=EXPECTED_TO_FAIL, on_fail=None, on_skip=None
-  )
+  options = {"expected_failed_checks": EXPECTED_TO_FAIL, "on_fail": None, "on_skip": None}
+  found = estimator_checks.check_estimator(of_numbers(), **options)
   failed = {each["check_name"]: each["exception"] for each in found if each["status"] == "failed"}
   assert not failed, failed
   assert {each["check_name"] for each in found if each["status"] == "xfail"} == set(EXPECTED_TO_FAIL)

@@ -55,22 +55,14 @@ def test_experiments_of_the_user_do_not_matter(monkeypatch):
 @pytest.mark.parametrize(
   ("message", "expected"),
   [
-    (
-      "data.max_length = 2 is less than 3; set --config.data.max_length=3",
-      "max_length = 2 is less than 3; set max_length=3",
-    ),
+    ("data.max_length = 2; set --config.data.max_length=3", "max_length = 2; set max_length=3"),
     ("did you mean --config.encoder.name=bag?", "did you mean encoder='bag'?"),
     ("set config.encoder.name=gru, or", "set encoder='gru', or"),
     ("set --config.eval.k=5 or less", "set settings={'eval.k': 5} or less"),
-    (
-      "set --config.train.refit=False, or --scores=encoder",
-      "set settings={'train.refit': False}, or scores='encoder'",
-    ),
+    ("set --config.train.refit=False, or", "set settings={'train.refit': False}, or"),
+    ("set this, or --scores=encoder", "set this, or scores='encoder'"),
     ("leave --config.data.text out", "leave settings['data.text'] out"),
-    (
-      "RUN holds a run; give --workdir=ANOTHER_FOLDER, or",
-      "RUN holds a run; give workdir='ANOTHER_FOLDER', or",
-    ),
+    ("RUN is; give --workdir=ANOTHER_FOLDER, or", "RUN is; give workdir='ANOTHER_FOLDER', or"),
     ('set --config.method.steps="(1, 2)"', "set settings={'method.steps': \"(1, 2)\"}"),
     ("train.seed: 0 -> 1", "random_state: 0 -> 1"),
     ("no key 'train.seedy'", "no key 'train.seedy'"),

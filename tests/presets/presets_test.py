@@ -93,11 +93,8 @@ for each, chunk in zip(DEXML, (4096, 3000, 512, 3000)):
   often = {"eval.every_epochs": 1.0} if each == "lf_wikipedia_500k" else {}
   source = "configs/*/dist-de-all_decoupled-softmax.yaml and dual-encoder.yaml"
   dexml(each, "_released", source, released | often)
-for each, number, size in (
-  ("eurlex_4k", 1, 1024),
-  ("lf_amazontitles_131k", 1, 4096),
-  ("lf_wikipedia_500k", 5, 2048),
-):
+HARD_RELEASED = ("eurlex_4k", 1, 1024), ("lf_amazontitles_131k", 1, 4096), ("lf_wikipedia_500k", 5, 2048)
+for each, number, size in HARD_RELEASED:
   hard = {**SHORTLIST, "method.num_hard_negatives": number, "method.shortlist_first_epoch": 6.0}
   of_pool = {**hard, "train.batch_size": size, "eval.every_epochs": 5.0}
   same = {**EXPECTED[f"dexml-{each}_released"][1], **of_pool}
@@ -115,26 +112,15 @@ def of_table_7(dataset: str, method: str) -> dict:
 
 
 for each in DEXML:
-  EXPECTED[f"ova-{each}"] = (
-    "DEXML, Tables 1 and 2, OvA classifier; Table 7",
-    {
-      **of_table_7(each, "ova"),
-      **OVA,
-      **row("method.temperature encoder.normalize", 1.0, False),  # ours
-    },
-  )
-  EXPECTED[f"dpr-{each}"] = "DEXA, Tables 2 and 3; DEXML's Table 7", {**of_table_7(each, "dpr"), **DPR}
-  EXPECTED[f"ance-{each}"] = (
-    "DEXML, Table 12, softmax, 2 hard negatives"
-    if each == "lf_amazontitles_1.3m"
-    else "DEXA, Tables 2 and 3; DEXML's Table 7",
-    {
-      **of_table_7(each, "ance"),
-      **DPR,
-      **SHORTLIST,
-      **row("method.name method.num_hard_negatives", "ance", 2),
-    },
-  )
+  raw_products = row("method.temperature encoder.normalize", 1.0, False)  # ours
+  of_ova = of_table_7(each, "ova") | OVA | raw_products
+  EXPECTED[f"ova-{each}"] = "DEXML, Tables 1 and 2, OvA classifier; Table 7", of_ova
+  citation = "DEXA, Tables 2 and 3; DEXML's Table 7"
+  EXPECTED[f"dpr-{each}"] = citation, of_table_7(each, "dpr") | DPR
+  two = row("method.name method.num_hard_negatives", "ance", 2)
+  if each == "lf_amazontitles_1.3m":
+    citation = "DEXML, Table 12, softmax, 2 hard negatives"
+  EXPECTED[f"ance-{each}"] = citation, of_table_7(each, "ance") | DPR | SHORTLIST | two
 OURS["ova"] = {"train.table_learning_rate": 1e-3}
 
 # NGAME: ngame/configs/NGAME/SET.json, "siamese".
@@ -163,9 +149,8 @@ for each, values in NGAME.items():
   EXPECTED[f"ngame-{each}"] = f"ngame/configs/NGAME, {each}; DEXA, Tables 2 and 3", {**NGAME_ALL, **values}
 
 # DEXA: dexa/configs/DEXA/LF-AmazonTitles-131K.json, "siamese"; 65,536 and head labels: Table 6, section 4.
-DEXA_CLUSTERS = row(
-  "method.cluster_size method.cluster_doubling_epochs method.clusters_first_epoch", 4, USUAL, 10.0
-)
+CLUSTERS = "method.cluster_size method.cluster_doubling_epochs method.clusters_first_epoch"
+DEXA_CLUSTERS = row(CLUSTERS, 4, USUAL, 10.0)
 DEXA_ALL = {
   **row("method.name train.weight_decay train.table_learning_rate", "dexa", 0.01, 2e-4),
   **row("method.num_label_clusters method.head_label_points method.num_head_labels", 65_536, 50, 0),
@@ -305,36 +290,20 @@ MODULE_2 = {
   **row("eval.scores eval.fusion_rows eval.fusion_depth eval.num_candidates", "fused", 75_000, 7, 300),
 }
 # 32 points at first, doubled once at epoch 20, when they are first made.
-FROM_20 = row("method.cluster_size method.cluster_doubling_epochs method.clusters_first_epoch", 64, (), 20.0)
-FROM_10 = row(
-  "method.cluster_size method.cluster_doubling_epochs method.clusters_first_epoch",
-  *(1, (10, 15, 20, 25, 30, 35, 40), 10.0),
-)
+FROM_20 = row(CLUSTERS, 64, (), 20.0)
+FROM_10 = row(CLUSTERS, 1, (10, 15, 20, 25, 30, 35, 40), 10.0)
 EXPECTED["ngame_classifier-released"] = "ngame/configs, LF-AmazonTitles-131K, last", {**MODULE_2, **FROM_10}
-EXPECTED["ngame_classifier-paper"] = (
-  "ngame/configs, LF-AmazonTitles-131K, as of the paper",
-  {
-    **MODULE_2,
-    **FROM_10,
-    **row("train.warmup_steps method.num_positives method.margin_positives", 100, 1, 0),
-    **row("method.margin_negatives method.weight_temperature", 3, 0.1),
-  },
-)
+of_paper = row("train.warmup_steps method.num_positives method.margin_positives", 100, 1, 0)
+of_paper |= row("method.margin_negatives method.weight_temperature", 3, 0.1)
+of_paper = MODULE_2 | FROM_10 | of_paper
+EXPECTED["ngame_classifier-paper"] = "ngame/configs, LF-AmazonTitles-131K, as of the paper", of_paper
 EXPECTED["dexa_classifier-paper"] = "dexa/configs, LF-AmazonTitles-131K", {**MODULE_2, **FROM_20}
-EXPECTED["prime_classifier-paper"] = (
-  "PRIME, Table 4; prime/configs, LF-AmazonTitles-131K",
-  {
-    **MODULE_2,
-    **FROM_20,
-    **row("train.table_learning_rate method.num_positives method.margin_positives", 1e-4, 5, 0),
-    **row("eval.scores", "classifier"),
-    **row("method.margin_negatives method.weight_temperature method.margin_mean", 100, 0.1, "existing"),
-  },
-)
-EXPECTED["ramen_classifier-paper"] = (
-  "RAMEN, Table 10",
-  {**MODULE_2, **FROM_20, **row("method.margin_positives method.margin_negatives", 2, 12)},
-)
+of_prime = row("train.table_learning_rate method.num_positives method.margin_positives", 1e-4, 5, 0)
+of_prime |= row("method.margin_negatives method.weight_temperature method.margin_mean", 100, 0.1, "existing")
+of_prime = MODULE_2 | FROM_20 | of_prime | {"eval.scores": "classifier"}
+EXPECTED["prime_classifier-paper"] = "PRIME, Table 4; prime/configs, LF-AmazonTitles-131K", of_prime
+of_ramen = row("method.margin_positives method.margin_negatives", 2, 12)
+EXPECTED["ramen_classifier-paper"] = "RAMEN, Table 10", MODULE_2 | FROM_20 | of_ramen
 
 # What says where a run's data are and what a plan supposes of them.
 ABOUT_DATA = ("name", "data.path", "data.text", "plan.")
