@@ -26,15 +26,13 @@ def rows_of(matrix) -> list[list[int]]:
 
 
 def check_content(dataset):
-  for split, points, filters in (
-    (dataset.train, samples.TRAIN, samples.FILTERS["train"]),
-    (dataset.test, samples.TEST, samples.FILTERS["test"]),
-  ):
+  for name, points in (("train", samples.TRAIN), ("test", samples.TEST)):
+    split = getattr(dataset, name)
     assert list(split.texts) == [text for text, _ in points]
     assert rows_of(split.truth) == [sorted(ids) for _, ids in points]
     assert split.truth.dtype == np.float32 and (split.truth.data == 1).all()
     assert split.filter.dtype == bool
-    assert list(zip(*split.filter.nonzero())) == filters
+    assert list(zip(*split.filter.nonzero())) == samples.FILTERS[name]
     assert split.truth.shape == split.filter.shape == (len(points), 5)
   assert list(dataset.labels.texts) == samples.LABELS
   assert dataset.num_labels == len(dataset.labels) == 5
@@ -119,9 +117,7 @@ def test_equal_texts_are_the_filter_where_no_file_is(tmp_path):
 
 def test_unsorted_npz_and_other_formats(tmp_path):
   folder = samples.pecos(tmp_path)
-  matrix = scipy.sparse.csr_matrix(
-    (np.array([1, 2, 3], np.float64), np.array([4, 0, 4]), np.array([0, 3, 3, 3])), shape=(3, 5)
-  )
+  matrix = scipy.sparse.csr_matrix(([1.0, 2.0, 3.0], [4, 0, 4], [0, 3, 3, 3]), shape=(3, 5))
   scipy.sparse.save_npz(folder / "Y.tst.npz", matrix)
   dataset = data.load(folder)
   assert dataset.test.truth.toarray()[0].tolist() == [2, 0, 0, 0, 3]
@@ -183,11 +179,9 @@ def test_windows_letters_are_read_and_said_once(tmp_path):
   samples.write(folder / "tst_X.txt", "caf\xe9\n“d\xfcnes” – 5\xa0€\nplain\n".encode("cp1252"))
   dataset = data.load(folder)
   assert list(dataset.test.texts) == ["café", "“dünes” – 5\xa0€", "plain"]
-  assert dataset.manifest["notices"] == [
-    "tst_X.txt: not UTF-8 from line 1 on; such lines read as Windows' cp1252 "
-    "(change with --config.data.encoding)"
-  ]
-  assert "note: tst_X.txt: not UTF-8" in data.summary(dataset.manifest)
+  (notice,) = dataset.manifest["notices"]
+  assert notice.startswith("tst_X.txt: not UTF-8 from line 1 on; such lines read as Windows' cp1252 (change")
+  assert notice.endswith("--config.data.encoding)") and f"note: {notice}" in data.summary(dataset.manifest)
   samples.write(folder / "tst_X.txt", b"caf\x81\n\nplain\n")
   assert list(data.load(folder).test.texts) == ["caf\x81", "", "plain"]
 
@@ -319,12 +313,9 @@ def test_single_table_is_split_by_fraction_and_seed(tmp_path):
   assert list(data.load(path, test_fraction=0.3, split_seed=1).test.texts) != test
   assert len(data.load(path, test_fraction=0).test) == 0
   assert list(dataset.labels.texts)[:3] == ["a", "b0", "b1"]
-  change = "change with --config.data."
-  assert dataset.manifest["notices"] == [
-    f"posts.csv: texts from column 'title', labels from column 'labels' (guessed; {change}label_column), "
-    "such as 'a', 'b0', 'b1'",
-    f"labels split at ';' in 50 of 50 rows ({change}label_separator)",
-  ]
+  columns, separator = dataset.manifest["notices"]
+  assert columns.startswith("posts.csv: texts from column 'title', labels from column 'labels' (guessed; ")
+  assert columns.endswith("such as 'a', 'b0', 'b1'") and separator.startswith("labels split at ';' in 50 of ")
   for row, text in enumerate(dataset.test.texts):
     assert [dataset.labels.texts[i] for i in dataset.test.truth[row].indices] == ["a", f"b{text[1:]}"]
   refused(path, "--config.data.test_fraction=1.5: expected a share", error=ConfigError, test_fraction=1.5)
@@ -586,9 +577,8 @@ def test_summary_says_which_columns_were_taken(tmp_path):
     f"note: test.csv: {taken.format(repr('query'))}",
   ]
   given = data.load(tmp_path / "train.csv", text="Query+tags", label_column="kind", test_fraction=0)
-  assert given.manifest["notices"] == [
-    "train.csv: texts from column 'Query' and 'tags', labels from column 'kind', such as 'k'"
-  ]
+  note = "train.csv: texts from column 'Query' and 'tags', labels from column 'kind', such as 'k'"
+  assert given.manifest["notices"] == [note]
 
 
 def test_the_column_named_as_text_is_not_guessed_for_labels(tmp_path):

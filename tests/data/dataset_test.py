@@ -32,16 +32,10 @@ def dataset(tokenizer, tmp_path_factory):
 
 
 def test_tokens_on_disk_are_those_of_encode_texts(dataset, tokenizer):
-  graph = dataset.graphs["kind"]
-  for texts, tokens in (
-    (dataset.train.texts, dataset.train.tokens),
-    (dataset.test.texts, dataset.test.tokens),
-    dataset.labels,
-    graph.anchors,
-  ):
-    expected = data.encode_texts(tokenizer, texts, 6)
-    rows = np.arange(len(texts))
-    jax.tree.map(np.testing.assert_array_equal, tokens.gather(rows, 6), expected.gather(rows, 6))
+  for part in (dataset.train, dataset.test, dataset.labels, dataset.graphs["kind"].anchors):
+    expected = data.encode_texts(tokenizer, part.texts, 6)
+    rows = np.arange(len(part.texts))
+    jax.tree.map(np.testing.assert_array_equal, part.tokens.gather(rows, 6), expected.gather(rows, 6))
   assert dataset.tokenizer().to_str() == data.load_tokenizer(dataset.folder).to_str()
   assert dataset.manifest["tokenizer"]["dtype"] == "uint16"
 

@@ -95,11 +95,8 @@ def _hostile_array(array: np.ndarray, rng: random.Random) -> np.ndarray:
     return flat.reshape(array.shape)
   if rng.random() < 0.5:
     kind = rng.choice(("i1", "u8", "i8", "f2", "f8", "c16", "?", "U7", "S7", "O", "M8[s]", "i4,f4"))
-    return (
-      np.zeros(array.shape, kind)
-      if kind in ("M8[s]", "i4,f4") or array.dtype.kind in "SU"
-      else array.astype(kind)
-    )
+    has_no_cast = kind in ("M8[s]", "i4,f4") or array.dtype.kind in "SU"
+    return np.zeros(array.shape, kind) if has_no_cast else array.astype(kind)
   formats = [np.array(name) for name in (b"csc", b"coo", b"dia", b"lil", b"", "csr_array", b"\xff")]
   return rng.choice((array[None], flat[:-1], np.append(flat, flat), flat[:0], flat[:1], *formats))
 

@@ -98,20 +98,17 @@ LABELS = ["x", "y", "y"]  # two labels may have one text
     "csc array": sp.csc_array(DENSE.astype(bool)),
   }.items(),
 )
-def test_ids_and_matrices_mean_the_same(labels, tmp_path):
-  folder = data.write(tmp_path / "set", TEXTS, labels[1], label_texts=LABELS)
-  found = data.load(folder, cache_dir=tmp_path / "cache")
+def test_ids_and_matrices_mean_the_same(labels, reread):
+  found, *_, label_texts = reread(TEXTS, labels[1], label_texts=LABELS)
   np.testing.assert_array_equal(found.truth.train.toarray(), DENSE)
-  assert list(found.labels.texts) == LABELS
+  assert label_texts == LABELS
 
 
 @pytest.mark.parametrize(
   "texts", [tuple(TEXTS), np.array([*TEXTS[1:], "x"]), Series(TEXTS), np.array(TEXTS, object)]
 )
-def test_kinds_of_sequences(texts, tmp_path):
-  folder = data.write(tmp_path / "set", texts, NAMES)
-  found = data.load(folder, cache_dir=tmp_path / "cache")
-  assert list(found.train.texts) == (texts.to_list() if isinstance(texts, Series) else list(texts))
+def test_kinds_of_sequences(texts, reread):
+  assert reread(texts, NAMES)[1] == (texts.to_list() if isinstance(texts, Series) else list(texts))
 
 
 def test_one_label_for_each_text(reread):
@@ -241,12 +238,7 @@ def test_wrong_input_is_refused_in_one_line(name, tmp_path):
   assert not (tmp_path / "set").exists()
 
 
-FORMS = {
-  "names": [["b", "a"], [], ["c"]],
-  "ids": [[5, 3], [], [3]],
-  "name": ["b", "a", "b"],
-  "id": [5, 3, 5],
-}
+FORMS = {"names": [["b", "a"], [], ["c"]], "ids": [[5, 3], [], [3]], "name": ["b", "a", "b"], "id": [5, 3, 5]}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -255,9 +247,8 @@ def test_labels_come_back_in_their_form(form):
   labels = Labels(FORMS[form], 3)
   space = LabelSpace.of(labels)
   found = space.encode(labels)
-  np.testing.assert_array_equal(
-    found.toarray(), [[key in np.atleast_1d(row) for key in space.classes] for row in FORMS[form]]
-  )
+  has_label = [[key in np.atleast_1d(row) for key in space.classes] for row in FORMS[form]]
+  np.testing.assert_array_equal(found.toarray(), has_label)
   best = np.array([row.indices[0] if row.nnz else -1 for row in found])
   back = space.decode(found, best)
   if form in ("name", "id"):
@@ -274,7 +265,7 @@ def test_a_matrix_comes_back_as_one(matrix):
   space = LabelSpace.of(labels, ["a", "b", "c"])
   back = space.decode(space.encode(labels), np.zeros(5, int))
   assert back.dtype == matrix.dtype and sp.issparse(back) == sp.issparse(matrix)
-  assert not sp.issparse(matrix) or (back.format == "csr")
+  assert not sp.issparse(matrix) or back.format == "csr"
   np.testing.assert_array_equal(np.asarray(back.toarray() if sp.issparse(back) else back), DENSE)
 
 

@@ -33,12 +33,14 @@ def test_a_write_that_fails_leaves_the_earlier_file_alone(write, tmp_path, monke
     patch.setattr(type(path), "replace", refuse)
     with pytest.raises(UserError) as caught:
       write(path)
-  assert str(caught.value) == (
-    f"{path}: cannot be written (No space left on device); free some space, and give the same command again"
-  )
+  said = "(No space left on device); free some space, and give the same command again"
+  assert str(caught.value) == f"{path}: cannot be written {said}"
   assert path.read_text() == "earlier" and [entry.name for entry in tmp_path.iterdir()] == ["file"]
   write(path)
   assert path.read_bytes() != b"earlier" and [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+BUSY = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
 
 @pytest.mark.parametrize(
@@ -47,11 +49,7 @@ def test_a_write_that_fails_leaves_the_earlier_file_alone(write, tmp_path, monke
     (PermissionError(errno.EACCES, "Permission denied", "x.tmp"), "", "(Permission denied)"),
     (OSError(errno.EROFS, "Read-only file system"), "go away", "(Read-only file system); go away"),
     (OSError(errno.ENOSPC, "No space left on device"), "go on", "(No space left on device); go on"),
-    (
-      BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
-      "",
-      "(another process writes here); wait for it, or give another place",
-    ),
+    (BUSY, "", "(another process writes here); wait for it, or give another place"),
     (OSError("of a library"), "", "(of a library)"),
   ],
 )

@@ -9,15 +9,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from tests.storage.run_checkpoints_test import state
 from xmc_jax.distributed.preemption import StopRequested
 from xmc_jax.errors import UserError
 from xmc_jax.storage.checkpoints import Checkpoints, StepFolder
 from xmc_jax.storage.checkpoints.background import Background
-from xmc_jax.types import TrainState
-
-
-def state(step):
-  return TrainState(jnp.int32(step), {"word": jnp.full(3, float(step))}, (jnp.int32(step),), {})
 
 
 def test_writes_run_in_order_beside_the_caller():
@@ -86,10 +82,8 @@ def test_what_a_step_overwrites_is_saved_as_it_was(tmp_path):
     assert checkpoints.latest() == 6
     checkpoints.close()
   for step in (3, 6):
-    saved = [
-      StepFolder(workdir / "checkpoints", read_only=True).restore(step, state(0))
-      for workdir in folders.values()
-    ]
+    written = [StepFolder(workdir / "checkpoints", read_only=True) for workdir in folders.values()]
+    saved = [checkpoints.restore(step, state(0)) for checkpoints in written]
     jax.tree.map(np.testing.assert_array_equal, saved[0], saved[1])
     assert saved[0][2]["skipped"] == (step == 6)
   for workdir in folders.values():

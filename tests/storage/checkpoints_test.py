@@ -24,6 +24,17 @@ def _state(scale=1.0):
   return TrainState(jnp.int32(7), params, (jnp.int32(1), {"mu": params}), {"centroids": jnp.ones(3)})
 
 
+def _saved(folder, step=3, **options):
+  """A folder in which one step has been saved."""
+  checkpoints = StepFolder(folder, **options)
+  checkpoints.save(step, _state(), {}, {})
+  return checkpoints
+
+
+def _killed(*_, **__):
+  raise KeyboardInterrupt
+
+
 def _assert_same(found, expected):
   for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
     assert left.dtype == right.dtype
@@ -49,12 +60,9 @@ def test_nothing_refreshed_is_nothing_restored(tmp_path):
 
 
 def test_a_state_is_restored_where_its_template_lies(tmp_path):
-  checkpoints = StepFolder(tmp_path)
-  checkpoints.save(1, _state(), {}, {})
-  made = sharding.make(2, 1)
-  template = jax.device_put(
-    _state(0.0), sharding.shard_tree(_state(), (("word", ("data",)), (".*", ())), made)
-  )
+  checkpoints = _saved(tmp_path, 1)
+  places = sharding.shard_tree(_state(), (("word", ("data",)), (".*", ())), sharding.make(2, 1))
+  template = jax.device_put(_state(0.0), places)
   state, _, _ = checkpoints.restore(1, template)
   _assert_same(state, _state())
   for found, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(template), strict=True):
@@ -78,8 +86,7 @@ def test_only_the_newest_stay(tmp_path):
 
 
 def test_a_step_half_deleted_is_not_listed(tmp_path, monkeypatch):
-  checkpoints = StepFolder(tmp_path, keep=1)
-  checkpoints.save(3, _state(), {}, {})
+  checkpoints = _saved(tmp_path, keep=1)
   with monkeypatch.context() as patch:
     patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it got far
     checkpoints.save(6, _state(), {}, {})
@@ -100,20 +107,12 @@ def test_a_finished_step_saved_again_gets_a_new_record_alone(tmp_path):
 
 
 def test_an_unfinished_step_is_not_listed_and_is_cleaned_up_by_the_next_saver(tmp_path, monkeypatch):
-  checkpoints = StepFolder(tmp_path)
-  checkpoints.save(3, _state(1.0), {}, {})
-
-  class Killed(BaseException):
-    pass
-
-  def killed(*_, **__):
-    raise Killed
-
+  checkpoints = _saved(tmp_path)
   with monkeypatch.context() as patch:  # Orbax finishes a step by renaming its folder
-    patch.setattr(pathlib.Path, "rename", killed)
-    patch.setattr("os.rename", killed)
-    patch.setattr("os.replace", killed)
-    with pytest.raises(Killed):
+    patch.setattr(pathlib.Path, "rename", _killed)
+    patch.setattr("os.rename", _killed)
+    patch.setattr("os.replace", _killed)
+    with pytest.raises(KeyboardInterrupt):
       checkpoints.save(6, _state(2.0), {}, {})
   leftovers = [path.name for path in tmp_path.iterdir() if path.name != "3"]
   assert leftovers
@@ -177,8 +176,7 @@ def test_damage_is_one_line_that_names_the_step(victim, how, tmp_path):
 
 
 def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
-  checkpoints = StepFolder(tmp_path)
-  checkpoints.save(1, _state(), {}, {})
+  checkpoints = _saved(tmp_path, 1)
   other = _state()._replace(params={"encoder": {"word": jnp.zeros((2, 3)), "more": jnp.zeros(2)}})
   with pytest.raises(UserError, match="1: this checkpoint cannot be read"):
     checkpoints.restore(1, other)
@@ -238,8 +236,7 @@ def test_damage_to_any_file_is_named_and_set_aside_and_the_one_before_is_used(ho
 
 
 def test_a_step_saved_again_takes_the_place_of_a_damaged_one(tmp_path):
-  checkpoints = StepFolder(tmp_path)
-  checkpoints.save(3, _state(1.0), {}, {})
+  checkpoints = _saved(tmp_path)
   for _ in range(2):
     _hurt(tmp_path / "3" / checksums.FILE_NAME, "flipped")
     assert checkpoints.latest_valid() is None
@@ -249,14 +246,9 @@ def test_a_step_saved_again_takes_the_place_of_a_damaged_one(tmp_path):
 
 
 def test_a_step_killed_before_its_manifest_is_not_listed(tmp_path, monkeypatch):
-  checkpoints = StepFolder(tmp_path)
-  checkpoints.save(3, _state(), {}, {})
-
-  def killed(*_):
-    raise KeyboardInterrupt
-
+  checkpoints = _saved(tmp_path)
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(checksums, "write_manifest", killed)
+    patch.setattr(checksums, "write_manifest", _killed)
     checkpoints.save(6, _state(), {}, {})
   assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "unfinished-6"]
   assert StepFolder(tmp_path, read_only=True).latest() == 3
@@ -268,8 +260,7 @@ def test_a_step_killed_before_its_manifest_is_not_listed(tmp_path, monkeypatch):
 
 
 def test_what_cannot_fit_is_not_begun(tmp_path, monkeypatch):
-  checkpoints = StepFolder(tmp_path)
-  checkpoints.save(3, _state(), {}, {})
+  checkpoints = _saved(tmp_path)
   free = shutil.disk_usage(tmp_path)._replace(free=10)
   monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
   wanted = r"the checkpoint of step 6 takes up to .*MB, and this disk has 0.0 MB"
@@ -288,8 +279,7 @@ def test_what_cannot_fit_is_not_begun(tmp_path, monkeypatch):
 )
 def test_a_disk_that_fills_up_meanwhile(error, tmp_path, monkeypatch):
   """The second is of tensorstore."""
-  checkpoints = StepFolder(tmp_path)
-  checkpoints.save(3, _state(), {}, {})
+  checkpoints = _saved(tmp_path)
 
   def full(_, folder, **__):
     folder.with_name(f"{folder.name}.orbax-checkpoint-tmp").mkdir()
@@ -316,16 +306,14 @@ def test_a_bug_is_no_full_disk(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("content", ["", "[" * 100_000, "{}", "[]", '{"files": {"x": 1}, "sha256": ""}'])
 def test_a_strange_manifest_is_damage(content, tmp_path, capfd):
-  checkpoints = StepFolder(tmp_path)
-  checkpoints.save(3, _state(), {}, {})
+  checkpoints = _saved(tmp_path)
   (tmp_path / "3" / checksums.FILE_NAME).write_text(content)
   assert checkpoints.latest_valid() is None
   assert "manifest.json has changed); set aside as damaged-3, there is no other" in capfd.readouterr().err
 
 
 def test_a_reader_beside_a_training_that_deletes_takes_what_is_left(tmp_path, monkeypatch, capfd):
-  writer = StepFolder(tmp_path, keep=1)
-  writer.save(3, _state(3), {}, {})
+  writer = _saved(tmp_path, keep=1)
   reader, why_broken = StepFolder(tmp_path, read_only=True), checksums.why_damaged
 
   def slow(folder):

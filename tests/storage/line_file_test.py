@@ -23,6 +23,14 @@ def write(path, count, made_of=MADE_OF, fail_at=None, block=4):
   return done
 
 
+@pytest.fixture
+def killed(tmp_path):
+  """A file whose writer was killed before its last line."""
+  with pytest.raises(KeyboardInterrupt):
+    write(tmp_path / "out.jsonl", 10, fail_at=9)
+  return tmp_path / "out.jsonl"
+
+
 def content(path):
   return [int(line) for line in path.read_text().split("\n")[:-1]]
 
@@ -47,40 +55,32 @@ def test_a_killed_writer_is_gone_on_with_in_whole_blocks(killed_at, kept, tmp_pa
   assert content(path) == list(range(10))
 
 
-def test_what_is_made_of_something_else_begins_anew(tmp_path):
-  path = tmp_path / "out.jsonl"
-  with pytest.raises(KeyboardInterrupt):
-    write(path, 10, fail_at=9)
-  assert write(path, 10, made_of={**MADE_OF, "settings": [6, ""]}) == 0
-  assert content(path) == list(range(10))
+def test_what_is_made_of_something_else_begins_anew(killed):
+  assert write(killed, 10, made_of={**MADE_OF, "settings": [6, ""]}) == 0
+  assert content(killed) == list(range(10))
 
 
-def test_a_kill_while_it_begins_anew_does_not_pass_old_lines_off_as_new(tmp_path, monkeypatch):
-  path, write_text = tmp_path / "out.jsonl", pathlib.Path.write_text
-  with pytest.raises(KeyboardInterrupt):
-    write(path, 10, fail_at=9)
-  (tmp_path / "out.jsonl.part").write_text("old\n" * 9)
+def test_a_kill_while_it_begins_anew_does_not_pass_old_lines_off_as_new(killed, monkeypatch):
+  path, write_text = killed, pathlib.Path.write_text
+  path.with_name("out.jsonl.part").write_text("old\n" * 9)
 
-  def killed(self, *args, **kwargs):
+  def killed_again(self, *args, **kwargs):
     write_text(self, *args, **kwargs)
     raise KeyboardInterrupt
 
   other = {**MADE_OF, "settings": [6, ""]}
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(pathlib.Path, "write_text", killed)
+    patch.setattr(pathlib.Path, "write_text", killed_again)
     write(path, 10, made_of=other)
   assert write(path, 10, made_of=other) == 0
   assert content(path) == list(range(10))
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[" * 100_000])
-def test_damaged_notes_begin_anew(damage, tmp_path):
-  path = tmp_path / "out.jsonl"
-  with pytest.raises(KeyboardInterrupt):
-    write(path, 10, fail_at=9)
-  (tmp_path / "out.jsonl.part.json").write_text(damage)
-  assert write(path, 10) == 0
-  assert content(path) == list(range(10))
+def test_damaged_notes_begin_anew(damage, killed):
+  killed.with_name("out.jsonl.part.json").write_text(damage)
+  assert write(killed, 10) == 0
+  assert content(killed) == list(range(10))
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

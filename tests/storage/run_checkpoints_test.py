@@ -103,15 +103,8 @@ def test_where_nothing_is_left_a_training_begins_anew(tmp_path):
 
 # --- the record ---
 
-JSON = {
-  "best": 0.5,
-  "best_step": 6,
-  "evals_since_best": 1,
-  "stopped": False,
-  "unscored": True,
-  "skipped": 2,
-  "seconds": {"train": 1.5},
-}
+JSON = {"best": 0.5, "best_step": 6, "evals_since_best": 1}
+JSON |= {"stopped": False, "unscored": True, "skipped": 2, "seconds": {"train": 1.5}}
 
 
 def test_a_record_comes_back():
