@@ -116,11 +116,15 @@ def flops(config: ml_collections.ConfigDict) -> float:
   """
   spec = plans.sizes_of(config).encoder
   points, labels = groups(config)
-  per_token = lambda tokens: 8 * spec.width + 4 * spec.ffn_width + 4 * tokens  # times the width, in a block
-  forward = sum(
-    number * tokens * spec.num_layers * per_token(tokens) * spec.width for tokens, number in points + labels
-  )
-  return 3 * (forward + 2.0 * config.train.batch_size * config.plan.num_labels * spec.width)
+  of_keys = 4 * spec.width**2  # a token's key and value in a block
+  of_query = 4 * spec.width**2 + 4 * spec.width * spec.ffn_width  # all else, without products with keys
+
+  def forward(tokens: int) -> int:
+    queries = (spec.num_layers - 1) * tokens + 1  # of the last block, CLS pooling reads one token alone
+    return spec.num_layers * tokens * of_keys + queries * (of_query + 4 * tokens * spec.width)
+
+  encoded = sum(number * forward(tokens) for tokens, number in points + labels)
+  return 3 * (encoded + 2.0 * config.train.batch_size * config.plan.num_labels * spec.width)
 
 
 def attention(config: ml_collections.ConfigDict) -> dict[str, str]:
