@@ -106,7 +106,7 @@ def test_no_texts(fitted):
 # Each makes lists of names into labels of one form; predictions have the same.
 FORMS = {
   "array": lambda names: np.array([np.array(row) for row in names], object),
-  "one name": lambda names: np.array([row[0] for row in names]),
+  "one name": lambda names: np.array([row[0] for row in names], object),
   "ids": lambda names: [[made_texts.NAMES.index(name) for name in row] for row in names],
   "csr": lambda names: sp.csr_matrix(indicator(names)),
   "indicator": lambda names: indicator(names).astype(bool),
