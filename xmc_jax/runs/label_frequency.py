@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 import numpy as np
 
-from xmc_jax import metrics
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime, split_table
 from xmc_jax.distributed.split_table import AnyTable, SplitTable, Table
 from xmc_jax.methods.components.label_priors import log_prior
+from xmc_jax.metrics.hits import as_truth
+from xmc_jax.metrics.ranking import by_row, ratio
 from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.index import Index
 from xmc_jax.runs.label_functions import Function
@@ -105,9 +106,10 @@ def has_column(run: "Run") -> bool:
 
 
 def fit(trained: "Trained") -> None:
-  """Chooses α by `config.eval.metric` on the validation rows, and stores it in the run's folder.
+  """Chooses α on the validation rows, and stores it in the run's folder.
 
-  Does nothing if the config gives α, or if it was chosen before.
+  It is the smallest whose `config.eval.metric` is within one standard error of the best, over the same rows:
+  rare labels pay for a larger one. Does nothing if the config gives α, or if it was chosen before.
   """
   run = trained.run
   path, validation = run.ranking_folder / run_folder.FREQUENCY, run.data.validation
@@ -118,25 +120,37 @@ def fit(trained: "Trained") -> None:
   metric = run.config.eval.metric
   labels = trained.labels("encoder" if _has_tree(run) else "")
   queries = trained.queries(validation.tokens)
-  values = tuple(_metric_with(run, queries, labels, weight) for weight in GRID)
-  chosen = ChosenWeight(GRID[int(np.argmax(values))], metric, values)
+  earned = np.stack([_earned_with(run, queries, labels, weight) for weight in GRID])
+  best, values = first_as_good(earned), earned.mean(axis=1)
+  chosen = ChosenWeight(GRID[best], metric, tuple(values.tolist()))
   say(
-    f"label frequency has weight {chosen.weight:g}: {100 * max(values):.2f} {metric} on "
-    f"{len(validation):,} rows"
+    f"label frequency has weight {chosen.weight:g}: {100 * values[best]:.2f} {metric} on {len(validation):,} "
+    f"rows, within one standard error of the best"
   )
   if runtime.is_main_process():
     chosen.save(path)
   runtime.barrier("frequency")
 
 
-def _metric_with(run: "Run", queries: np.ndarray, labels: Table, weight: float) -> float:
-  """Returns `config.eval.metric` of the validation rows for one α."""
+def first_as_good(earned: np.ndarray) -> int:
+  """Returns the first of several rankings whose mean is within one standard error of the best's.
+
+  Args:
+    earned: `[rankings, N]`, what each row adds; the standard error is that of its differences to the best.
+  """
+  lost = earned[earned.mean(axis=1).argmax()] - earned
+  return int(np.argmax(lost.mean(axis=1) <= lost.std(axis=1) / earned.shape[1] ** 0.5))
+
+
+def _earned_with(run: "Run", queries: np.ndarray, labels: Table, weight: float) -> np.ndarray:
+  """Returns `[N]` float64 of the validation rows for one α, whose mean is `config.eval.metric`."""
   validation, metric = run.data.validation, run.config.eval.metric
   vectors = add_label_column(run, labels, weight=weight)
   index = Index(vectors, backend="exact", devices=run.mesh, name="label frequency")
   depth = int(metric.partition("@")[2])
   ranking = index.search(queries, depth, exclude=validation.filter)
-  means = metrics.evaluate(
-    ranking.ids, validation.unfiltered_positives, ks=(depth,), inverse_propensity=run.data.inverse_propensity
+  names, gained, best = by_row(
+    ranking.ids, as_truth(validation.unfiltered_positives), (depth,), run.data.inverse_propensity
   )
-  return float(means[metric])
+  column = names.index(metric)
+  return ratio(gained[:, column], best[:, column].mean())
