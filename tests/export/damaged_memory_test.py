@@ -1,7 +1,6 @@
 """Exported memories that are damaged, or forged: each is refused in one line that names the file."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -14,16 +13,8 @@ from xmc_jax.storage import checksums
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-  folder = made_runs.write_data(tmp_path_factory.mktemp("damaged"))
-  workdir = made_runs.made(folder, "unidec", "hybrid")
-  export.export(workdir)
-  return workdir / "export"
-
-
-@pytest.fixture
-def copied(exported, tmp_path):
-  return shutil.copytree(exported, tmp_path / "copied")
+def exported(folder):
+  return made_runs.exported(folder, "unidec", "hybrid") / "export"
 
 
 def refusal(folder) -> str:

@@ -14,11 +14,6 @@ from xmc_jax.runs.model import Model
 TEXTS = ["bamarn nuve", "", "keltbarn " * 30, "lolt", "[SEP] ramarass"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return made_runs.write_data(tmp_path_factory.mktemp("exported"))
-
-
 # The others differ from one of these in how they were trained, or in an encoder's size and pooling.
 QUICK = ("bag", "prior", "dexa", "bert", "rae_xmc", "classifier")
 
@@ -28,8 +23,7 @@ QUICK = ("bag", "prior", "dexa", "bert", "rae_xmc", "classifier")
   [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in made_runs.KINDS if kind not in QUICK)],
 )
 def test_an_export_predicts_as_the_run_does_and_takes_labels(folder, kind, capfd):
-  workdir = made_runs.made(folder, kind)
-  export.export(workdir)
+  workdir = made_runs.exported(folder, kind)
   view = "encoder" if kind == "rae_xmc" else ""  # the memory is not exported
   model, found = Model.load(workdir, scores=view), export.Exported.load(workdir / "export")
   np.testing.assert_allclose(found.embed(TEXTS), model.embed(TEXTS), atol=2e-6)

@@ -21,20 +21,8 @@ from xmc_jax.storage import atomic, whole_folder
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return made_runs.write_data(tmp_path_factory.mktemp("folders"))
-
-
-@pytest.fixture(scope="module")
 def exported(folder):
-  workdir = made_runs.made(folder, "bag")
-  export.export(workdir)
-  return workdir / "export"
-
-
-@pytest.fixture
-def copied(exported, tmp_path):
-  return shutil.copytree(exported, tmp_path / "copied")
+  return made_runs.exported(folder, "bag") / "export"
 
 
 class _Killed(BaseException):
@@ -191,14 +179,12 @@ def test_texts_of_strangers_stay_texts_in_a_card(folder, monkeypatch):
   text = card.text(run, card.Made(facts, card.Sentence(), ""), "")
   _, head, body = text.split("---\n", 2)
   found = yaml.safe_load(head)
-  assert found["license"] == "other" and found["datasets"] == [
-    "a-b-license-mit-script-x-script-y-javascript-z-c-2J-d"
-  ]
+  assert found["datasets"] == ["a-b-license-mit-script-x-script-y-javascript-z-c-2J-d"]
+  assert found["license"] == "other"
   assert found["model-index"][0]["results"][0]["metrics"][0] == {"type": "P@1", "name": "P@1", "value": 50.0}
   outside = re.sub(r"```.*?```", "", body, flags=re.DOTALL)
-  assert (
-    "<script>" not in outside and "](javascript" not in outside and "| P@1 | 50.00 | 40.00 to 60.00 |" in body
-  )
+  assert "<script>" not in outside and "](javascript" not in outside
+  assert "| P@1 | 50.00 | 40.00 to 60.00 |" in body
   assert body.count("```") % 2 == 0 and not re.search("[\x1b\u202e]", text) and "\ufffe" not in head
   assert str(folder) not in text  # paths of this machine
 
@@ -207,7 +193,6 @@ def test_a_report_of_other_parameters_is_not_shown(folder):
   workdir = made_runs.made(folder, "bag")
   found = measured.read(workdir, "", 1)
   assert found["metrics"] == {"P@1": 0.5}
-  assert "50 test points (30 without labels count as 0)" in measured.table(
-    found, {"ranks_by": "", "index_ranks_by": ""}
-  )
+  table = measured.table(found, {"ranks_by": "", "index_ranks_by": ""})
+  assert "50 test points (30 without labels count as 0)" in table
   assert measured.read(workdir, "", 2) == {} == measured.read(workdir, "encoder", 1)

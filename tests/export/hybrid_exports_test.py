@@ -1,7 +1,6 @@
 """Exports of runs that rank by all sources: what is in their memory, and that they rank as the run does."""
 
 import json
-import shutil
 import tracemalloc
 
 import numpy as np
@@ -21,20 +20,8 @@ NEW = "zathura document viewer"  # of words that no other text has
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return made_runs.write_data(tmp_path_factory.mktemp("hybrids"))
-
-
-@pytest.fixture(scope="module")
 def exported(folder):
-  workdir = made_runs.made(folder, "bag", "hybrid")
-  export.export(workdir)
-  return workdir / "export"
-
-
-@pytest.fixture
-def copied(exported, tmp_path):
-  return shutil.copytree(exported, tmp_path / "copied")
+  return made_runs.exported(folder, "bag", "hybrid") / "export"
 
 
 def assert_alike(found, wanted):
@@ -48,10 +35,8 @@ def assert_alike(found, wanted):
 
 
 # The two that train longest.
-SLOW = [
-  pytest.param(kind, marks=pytest.mark.slow)
-  for kind in ("bag_raw", "prime", "rae_xmc", "classifier", "bert", "unidec")
-]
+_LONGEST = ("bag_raw", "prime", "rae_xmc", "classifier", "bert", "unidec")
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in _LONGEST]
 
 
 @pytest.mark.parametrize("kind", ["prior", "bag", "ova", *SLOW])
@@ -147,9 +132,8 @@ def test_vectors_are_written_as_they_come(tmp_path):
   try:
     label_files.write_vectors(tmp_path / "points.npy", 40 * rows, blocks)
     points = label_files.open_array(tmp_path / "points.npy", 40 * rows)
-    label_files.write_faiss(
-      tmp_path / "both.faiss", points.shape, (points[at : at + 9] for at in range(0, 90, 9))
-    )
+    parts = (points[at : at + 9] for at in range(0, 90, 9))
+    label_files.write_faiss(tmp_path / "both.faiss", points.shape, parts)
     peak = tracemalloc.get_traced_memory()[1]
   finally:
     tracemalloc.stop()
@@ -181,21 +165,17 @@ def test_a_new_label_is_found_by_its_text(folder, kind, tmp_path):
     assert (again.predict(TEXTS, 3)[0] == before[0]).mean() > 0.8
   assert memory == {path.name: path.read_bytes() for path in (tmp_path / "out" / "memory").iterdir()}
   if kind == "unidec":
-    by_text, by_classifier = (
-      np.load(tmp_path / "out" / "index" / f"labels_{view}.npy") for view in ("encoder", "classifier")
-    )
+    index = tmp_path / "out" / "index"
+    by_text, by_classifier = (np.load(index / f"labels_{view}.npy") for view in ("encoder", "classifier"))
     assert by_text.shape == by_classifier.shape == (62, 20)
     assert by_text[60].any() and by_classifier[59].any() and not by_classifier[60].any()
-    with_views = np.load(tmp_path / "out" / "index" / "labels.npy")
-    np.testing.assert_allclose(with_views, by_text + by_classifier, atol=1e-6)
+    np.testing.assert_allclose(np.load(index / "labels.npy"), by_text + by_classifier, atol=1e-6)
 
 
 def test_other_scores_are_exported_as_ever(folder, tmp_path):
   workdir = made_runs.made(folder, "bag", "hybrid")
   export.export(workdir, str(tmp_path / "out"), scores="encoder")
-  assert (
-    not (tmp_path / "out" / "memory").exists() and not (tmp_path / "out" / "index" / "both.faiss").exists()
-  )
+  assert not any((tmp_path / "out" / name).exists() for name in ("memory", "index/both.faiss"))
   opened, model = export.Exported.load(tmp_path / "out"), Model.load(workdir, scores="encoder")
   assert_alike(opened.predict(TEXTS, 5), model.predict(TEXTS, 5))
   with pytest.raises(UserError, match=r"explain=True.*--scores=hybrid"):
@@ -222,14 +202,12 @@ def test_texts_of_which_nothing_is_known(exported):
 
 
 def test_a_run_in_half_precision_has_a_memory_in_full(folder, tmp_path):
-  workdir = made_runs.make(
-    folder, "bag", "hybrid_bf16", **{"eval.scores": "hybrid", "encoder.dtype": "bfloat16"}
-  )
+  settings = {"eval.scores": "hybrid", "encoder.dtype": "bfloat16"}
+  workdir = made_runs.make(folder, "bag", "hybrid_bf16", **settings)
   export.export(workdir, str(tmp_path / "out"))
   opened = export.Exported.load(tmp_path / "out")
-  texts = [
-    json.loads(line)["text"] for line in (tmp_path / "out/memory/points.jsonl").read_text().splitlines()
-  ]
+  lines = (tmp_path / "out/memory/points.jsonl").read_text().splitlines()
+  texts = [json.loads(line)["text"] for line in lines]
   points = np.load(tmp_path / "out/memory/points.npy")
   np.testing.assert_allclose(points, opened.embed(texts), atol=2e-6)
   assert opened.predict(TEXTS, 3)[0].shape == (len(TEXTS), 3)

@@ -7,24 +7,20 @@ import jax
 import jax.numpy as jnp
 
 from tests import tiny_runs
+from xmc_jax import export
 from xmc_jax.distributed import sharding
 from xmc_jax.runs import run as runs
 from xmc_jax.storage.checkpoints import StepFolder
 
 BERT = "BERT"  # stands for `tiny_bert`'s folder
 _CLUSTERS = {"method.labels": "in_batch", "method.loss": "margin", "encoder.embedding_dropout": 0.0}
+_RAW = {"encoder.normalize": False, "method.temperature": 1.0}
 KINDS = {
   "bag": {},
   "prior": {"method.log_prior": 1.0},
-  "bag_raw": {"encoder.normalize": False, "method.temperature": 1.0},
+  "bag_raw": _RAW,
   "bert": {"encoder.name": BERT},
-  "bert_cls_raw_head": {
-    "encoder.name": BERT,
-    "encoder.pooling": "cls",
-    "encoder.normalize": False,
-    "encoder.projection_dim": 8,
-    "method.temperature": 1.0,
-  },
+  "bert_cls_raw_head": {"encoder.name": BERT, "encoder.pooling": "cls", "encoder.projection_dim": 8, **_RAW},
   "gru": {"encoder.name": "gru"},
   "dpr": {"method.name": "dpr", "method.loss": "softmax", "method.labels": "in_batch"},
   "ance": {"method.name": "ance", "method.loss": "softmax", "method.labels": "in_batch"},
@@ -38,12 +34,7 @@ KINDS = {
   "rae_xmc": tiny_runs.RAE_XMC,
 }
 NO_NEW_LABELS = ("ova", "classifier")
-CLASSIFIER = {
-  "method.name": "classifier",
-  "method.loss": "margin",
-  "method.labels": "in_batch_table",
-  "encoder.embedding_dropout": 0.0,
-}
+CLASSIFIER = {**_CLUSTERS, "method.name": "classifier", "method.labels": "in_batch_table"}
 
 
 def write_data(folder: pathlib.Path) -> pathlib.Path:
@@ -73,6 +64,13 @@ def made(folder: pathlib.Path, kind: str, scores: str = "fused") -> pathlib.Path
   return workdir if (workdir / "best").exists() else make(folder, kind, scores)
 
 
+def exported(folder: pathlib.Path, kind: str, scores: str = "fused") -> pathlib.Path:
+  """`made`, and its export made anew in its folder."""
+  workdir = made(folder, kind, scores)
+  export.export(workdir)
+  return workdir
+
+
 def _place(folder: pathlib.Path, kind: str, scores: str) -> pathlib.Path:
   return folder / "runs" / (kind if scores == "fused" else f"{kind}_{scores}")
 
@@ -85,16 +83,10 @@ def save(run: runs.Run) -> None:
   if "centroids" in extra_state:
     extra_state["centroids"] = jax.random.normal(jax.random.key(1), extra_state["centroids"].shape)
   trained = {"params": params, "extra_state": extra_state}
-  placed = jax.tree.map(
-    sharding.place, trained, sharding.shard_tree(trained, run.method.sharding_rules, run.mesh)
-  )
+  places = sharding.shard_tree(trained, run.method.sharding_rules, run.mesh)
+  placed = jax.tree.map(sharding.place, trained, places)
   StepFolder(run.workdir / "best").save(1, placed, {}, {"best": 0.5})
-  report = {
-    "step": 1,
-    "rows": 50,
-    "rows_without_labels": 30,
-    "metrics": {"P@1": 0.5},
-    "intervals_95": {"P@1": [0.4, 0.6]},
-  }
+  report = {"step": 1, "rows": 50, "rows_without_labels": 30}
+  report |= {"metrics": {"P@1": 0.5}, "intervals_95": {"P@1": [0.4, 0.6]}}
   (run.workdir / "report").mkdir(exist_ok=True)
   (run.workdir / "report" / "metrics.json").write_text(json.dumps(report))

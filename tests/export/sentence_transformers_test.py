@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.export import made_runs
-from xmc_jax import export, models
+from xmc_jax import models
 from xmc_jax.runs.model import Model
 
 TEXTS = ["bamarn nuve", "keltbarn " * 30, "lolt", "Ramarass, SUTH!"]
@@ -21,16 +21,10 @@ np.save(sys.argv[3], model.encode(json.loads(sys.argv[2]), convert_to_numpy=True
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return made_runs.write_data(tmp_path_factory.mktemp("sentences"))
-
-
 @pytest.mark.parametrize("kind", ["bert", "bert_cls_raw_head", "bag", "bag_raw", "unidec"])
 def test_sentence_transformers_embeds_alike(folder, kind):
   pytest.importorskip("sentence_transformers", exc_type=ImportError)
-  workdir = made_runs.made(folder, kind)
-  export.export(workdir)
+  workdir = made_runs.exported(folder, kind)
   out = folder / f"{kind}.npy"
   # Another process: torch beside JAX warns, and a warning is an error here.
   given = [str(workdir / "export" / "sentence_transformers"), json.dumps(TEXTS), str(out)]
@@ -42,8 +36,7 @@ def test_sentence_transformers_embeds_alike(folder, kind):
 
 def test_faiss_opens_the_index(folder):
   faiss = pytest.importorskip("faiss", exc_type=ImportError)
-  workdir = made_runs.made(folder, "bag")
-  export.export(workdir)
+  workdir = made_runs.exported(folder, "bag")
   index = faiss.read_index(str(workdir / "export" / "index" / "labels.faiss"))
   assert isinstance(index, faiss.IndexFlatIP) and index.metric_type == faiss.METRIC_INNER_PRODUCT
   model = Model.load(workdir)
@@ -55,8 +48,7 @@ def test_faiss_opens_the_index(folder):
 
 @pytest.mark.parametrize("kind", ["bag", "bert_cls_raw_head"])
 def test_our_own_folder_loads_as_the_run(folder, kind):
-  workdir = made_runs.made(folder, kind)
-  export.export(workdir)
+  workdir = made_runs.exported(folder, kind)
   inner = workdir / "export" / "sentence_transformers"
   apply, params, tokenizer = models.load_encoder(inner, normalize=kind == "bag")
   batch = tokenizer(TEXTS, padding=True, truncation=True, max_length=24, return_tensors="np")
@@ -65,9 +57,7 @@ def test_our_own_folder_loads_as_the_run(folder, kind):
 
 
 def test_modules_say_what_the_run_does(folder):
-  workdir = made_runs.made(folder, "bert_cls_raw_head")
-  export.export(workdir)
-  inner = workdir / "export" / "sentence_transformers"
+  inner = made_runs.exported(folder, "bert_cls_raw_head") / "export" / "sentence_transformers"
   kinds = [module["type"].rpartition(".")[2] for module in json.loads((inner / "modules.json").read_text())]
   assert kinds == ["Transformer", "Pooling", "Dense"]
   assert json.loads((inner / "1_Pooling" / "config.json").read_text())["pooling_mode_cls_token"]

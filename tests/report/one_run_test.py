@@ -150,9 +150,8 @@ def test_only_the_main_process_writes(plain_run, monkeypatch, undrawn):
   written(plain_run)
   before = {path: path.stat().st_mtime_ns for path in (plain_run.run.workdir / "report").iterdir()}
   monkeypatch.setattr(one_run, "runtime", types.SimpleNamespace(is_main_process=lambda: False))
-  made = plain_run
-  report.write(made.trained, made.ranking, made.queries)
-  assert {path: path.stat().st_mtime_ns for path in (made.run.workdir / "report").iterdir()} == before
+  report.write(plain_run.trained, plain_run.ranking, plain_run.queries)
+  assert {path: path.stat().st_mtime_ns for path in (plain_run.run.workdir / "report").iterdir()} == before
   assert runtime.is_main_process()
 
 

@@ -108,9 +108,8 @@ def test_a_sample_is_small_and_has_every_true_label_of_its_points():
   ranking = Ranking(np.full((9000, 1), -1), np.full((9000, 1), -np.inf))
   hits = find_hits(ranking.ids, as_truth(truth))
   asked = []
-  found = scores.sample(
-    ranking, hits, truth, truth * 0, lambda *pairs: asked.append(pairs) or np.zeros(tuple(map(len, pairs)))
-  )
+  score = lambda *pairs: asked.append(pairs) or np.zeros(tuple(map(len, pairs)))
+  found = scores.sample(ranking, hits, truth, truth * 0, score)
   ((rows, labels),) = asked
   assert len(rows) <= 2000 and 1500 < len(found.true) <= 2000 and len(labels) <= 500
   assert np.all(np.diff(rows) > 0) and len(found.true) == truth[rows].nnz

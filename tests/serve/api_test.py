@@ -44,9 +44,7 @@ def stand_in():
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("XMC_JAX_CACHE", str(tmp_path_factory.mktemp("cache")))
-    return xmc_jax.Model.load(train(tmp_path_factory.mktemp("served")), warm=False)
+  return xmc_jax.Model.load(train(tmp_path_factory.mktemp("served")), warm=False)
 
 
 @pytest.fixture(scope="module")
@@ -207,13 +205,9 @@ def test_the_schema_describes_real_answers_and_names_the_limits(stand_in):
     of_answer = answers_of["200"]["content"]["application/json"]["schema"]
     jsonschema.validate(answer.json(), {**of_answer, "components": schema["components"]})
     told += [status for status in answers_of if status != "200"]
-    examples = [each for part in parts.values() for each in part.get("examples", ())]
-    assert examples
   assert {"400", "413", "415", "422", "503"} <= set(told)
-  for name in ("PredictRequest", "EmbedRequest"):
-    for example in parts[name]["examples"]:
-      path = "/predict" if name == "PredictRequest" else "/embed"
-      assert stand_in.post(path, json=example).status_code == 200
+  for name, path in (("PredictRequest", "/predict"), ("EmbedRequest", "/embed")):
+    assert {stand_in.post(path, json=example).status_code for example in parts[name]["examples"]} == {200}
 
 
 # --- what is refused ---

@@ -50,9 +50,7 @@ return [...document.querySelectorAll("body *")]
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("XMC_JAX_CACHE", str(tmp_path_factory.mktemp("cache")))
-    return train(tmp_path_factory.mktemp("browsed"), report=True)
+  return train(tmp_path_factory.mktemp("browsed"), report=True)
 
 
 @pytest.fixture(scope="module")

@@ -75,8 +75,7 @@ def test_routes_statuses_and_metrics_are_listed(client):
 
 
 @pytest.mark.slow
-def test_the_command_serves(tmp_path, monkeypatch):
-  monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path / "cache"))
+def test_the_command_serves(tmp_path):
   with running(train(tmp_path, num_epochs=1)) as server:
     for method, path, headers, body in requests():
       assert server.ask(method, path, body, headers)[0] == 200, path

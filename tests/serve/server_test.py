@@ -22,9 +22,7 @@ TEXTS = ["barn kelt", "loma mive nuxo", "suss", "rath pove dyck kelt"]
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("XMC_JAX_CACHE", str(tmp_path_factory.mktemp("cache")))
-    return train(tmp_path_factory.mktemp("server"), num_epochs=1)
+  return train(tmp_path_factory.mktemp("server"), num_epochs=1)
 
 
 @pytest.fixture(scope="module")
