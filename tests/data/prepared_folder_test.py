@@ -157,26 +157,18 @@ def child(*args) -> subprocess.Popen:
   return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def test_killed_before_the_rename_leaves_nothing_half(folder, tmp_path):
-  out = tmp_path / "place" / "out"
+@pytest.mark.parametrize("why", ["not prepared yet", "tst_X.txt has changed"])
+def test_killed_before_the_rename_leaves_nothing_half_and_what_was_there(why, folder, tmp_path):
+  out, before = tmp_path / "place" / "out", None
+  if why != "not prepared yet":
+    before = files_of(data.prepare(folder, out).folder)
+    samples.write(folder / "tst_X.txt", "other\ntexts\nhere\n")
   killed = child(folder, out, "checksums")
   killed.communicate()
   assert killed.returncode == -signal.SIGKILL
-  leftovers = [path.name for path in out.parent.iterdir()]
-  assert not out.exists() and any("building" in name for name in leftovers)
-  assert data.prepare(folder, out).why == "not prepared yet"
-  assert [path.name for path in out.parent.iterdir()] == ["out"]
-
-
-def test_killed_while_replacing_keeps_the_old_one(folder, tmp_path):
-  out = tmp_path / "place" / "out"
-  data.prepare(folder, out)
-  before = files_of(out)
-  samples.write(folder / "tst_X.txt", "other\ntexts\nhere\n")
-  killed = child(folder, out, "checksums")
-  killed.communicate()
-  assert files_of(out) == before
-  assert data.prepare(folder, out).why == "tst_X.txt has changed"
+  assert any("building" in path.name for path in out.parent.iterdir())
+  assert (files_of(out) if out.exists() else None) == before
+  assert data.prepare(folder, out).why == why
   assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 

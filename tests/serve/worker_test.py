@@ -13,13 +13,14 @@ from xmc_jax.serve.worker import Busy, ModelWorker
 
 @pytest.fixture
 def made():
-  """Makes workers that have started, and ends them."""
+  """Makes a model that is none, with a worker that has started, and ends workers."""
   workers = []
 
-  def make(model, **limits):
+  def make(**limits):
+    model = StandIn()
     workers.append(ModelWorker(model, Limits(**limits)))
     workers[-1].start().result(10)
-    return workers[-1]
+    return model, workers[-1]
 
   yield make
   for worker in workers:
@@ -38,8 +39,7 @@ def held(model, worker):
 
 
 def test_requests_that_wait_are_joined_and_each_gets_its_own(made):
-  model = StandIn()
-  worker = made(model)
+  model, worker = made()
   held(model, worker)
   asked = [["a"] * 3, ["bb"], ["ccc", "d"]]
   answers = [worker.predict(texts, k) for texts, k in zip(asked, (2, 5, 1))]
@@ -58,8 +58,7 @@ def test_requests_that_wait_are_joined_and_each_gets_its_own(made):
 
 
 def test_a_batch_has_at_most_so_many_texts(made):
-  model = StandIn()
-  worker = made(model, max_batch_texts=4)
+  model, worker = made(max_batch_texts=4)
   held(model, worker)
   answers = [worker.embed(["a"] * size) for size in (3, 1, 2, 9, 1)]
   model.goes_on.set()
@@ -71,15 +70,14 @@ def test_a_batch_has_at_most_so_many_texts(made):
 @pytest.mark.parametrize("explain", [False, True])
 def test_labels_are_ranked_in_few_depths(made, k, depth, explain):
   """Each depth may be a program of XLA's."""
-  model = StandIn()
-  labels = made(model).predict(["a"], k, explain).result(10)[0]
+  model, worker = made()
+  labels = worker.predict(["a"], k, explain).result(10)[0]
   assert len(labels) == k and all((label.why is not None) == explain for label in labels)
   assert model.batches[-1] == (1, depth, explain)
 
 
 def test_texts_beyond_the_queue_are_refused_and_those_in_it_answered(made):
-  model = StandIn()
-  worker = made(model, max_waiting_texts=5)
+  model, worker = made(max_waiting_texts=5)
   first = held(model, worker)
   kept = [worker.predict(["a"] * 2, 1), worker.predict(["a"] * 3, 1)]
   with pytest.raises(Busy, match="5 texts wait, and at most 5 may"):
@@ -90,8 +88,7 @@ def test_texts_beyond_the_queue_are_refused_and_those_in_it_answered(made):
 
 
 def test_a_fault_of_one_request_ends_no_other_of_its_batch(made):
-  model = StandIn()
-  worker = made(model)
+  model, worker = made()
   held(model, worker)
   faulty, fine = worker.predict(["a bug"], 1), worker.predict(["fine"], 2)
   model.goes_on.set()
@@ -103,8 +100,7 @@ def test_a_fault_of_one_request_ends_no_other_of_its_batch(made):
 
 
 def test_at_the_end_what_waits_and_later_requests_are_refused(made):
-  model = StandIn()
-  worker = made(model, max_batch_texts=1)
+  model, worker = made(max_batch_texts=1)
   first = held(model, worker)
   waits = [worker.predict(["a"], 1) for _ in range(3)]
   worker.close()
@@ -129,8 +125,7 @@ def test_limits_that_cannot_work_are_refused(limit):
 
 
 def test_batches_are_counted(made):
-  counted = []
-  worker = made(StandIn())
+  counted, (_, worker) = [], made()
   worker.on_batch = lambda texts, seconds: counted.append((texts, seconds))
   worker.embed(["a", "b"]).result(10)
   worker.predict(["c"], 1).result(10)
