@@ -1,9 +1,10 @@
 """Runs Python in a process in which some libraries cannot be imported, as if they were not installed."""
 
-import os
 import pathlib
 import subprocess
 import sys
+
+from tests import command_lines
 
 ROOT = pathlib.Path(__file__).parents[1]
 _BLOCKER = """
@@ -20,12 +21,5 @@ COMMAND = 'runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
 
 def run(blocked: set[str], code: str, *arguments, folder=ROOT, **environment) -> subprocess.CompletedProcess:
   """Runs code without the libraries of these import names; `COMMAND` is xmc_jax's command line."""
-  return subprocess.run(
-    [sys.executable, "-c", _BLOCKER.format(blocked=blocked) + code, *map(str, arguments)],
-    cwd=folder,
-    env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    text=True,
-    encoding="utf-8",
-    capture_output=True,
-    timeout=300,
-  )
+  code = _BLOCKER.format(blocked=blocked) + code
+  return command_lines.run(sys.executable, "-c", code, *arguments, folder=folder, **environment)

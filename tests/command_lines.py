@@ -11,6 +11,7 @@ from unittest import mock
 from absl import flags
 
 _ROOT = pathlib.Path(__file__).parents[1]
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 # Tests that run in the background ignore Ctrl-C, and so would what they start.
 _HEEDFUL = """
 import runpy, signal
@@ -19,16 +20,17 @@ runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
 """
 
 
+def run(*command, folder: pathlib.Path = _ROOT, **environment) -> subprocess.CompletedProcess[str]:
+  """Runs a command in a folder to its end, with these changes to the environment, and keeps what it says."""
+  changed = {name: str(value) for name, value in ({"PYTHONPATH": _ROOT} | environment).items()}
+  options = {"encoding": "utf-8", "capture_output": True, "timeout": 300}
+  return subprocess.run(list(map(str, command)), cwd=folder, env={**os.environ, **changed}, **options)
+
+
 def started(arguments, folder: pathlib.Path) -> subprocess.Popen:
   """A child that heeds Ctrl-C, begun in this folder; what it says goes into pipes."""
-  return subprocess.Popen(
-    [sys.executable, "-c", _HEEDFUL, *arguments],
-    cwd=folder,
-    env={**os.environ, "PYTHONPATH": str(_ROOT)},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  command = [sys.executable, "-c", _HEEDFUL, *arguments]
+  return subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(_ROOT)}, **PIPES)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ import zipfile
 
 import pytest
 
+from tests import command_lines
+
 ROOT = pathlib.Path(__file__).parent.parent
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 pytestmark = pytest.mark.slow
@@ -70,14 +72,8 @@ def test_its_page_says_what_it_is(installed):
 
 
 def _command(installed, folder, *arguments):
-  return subprocess.run(
-    [installed / "bin" / "xmc-jax", *arguments],
-    cwd=folder,
-    env={**os.environ, "PYTHONPATH": str(installed)},
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
+  command = installed / "bin" / "xmc-jax"
+  return command_lines.run(command, *arguments, folder=folder, PYTHONPATH=installed)
 
 
 def test_the_command_explains_itself(installed, tmp_path):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import types
+from unittest import mock
 
 import pytest
 
@@ -89,18 +90,8 @@ def command(monkeypatch, capsys):
   return run
 
 
-def child(arguments, *, python=("-m", "xmc_jax.main"), folder=ROOT, **options):
-  environment = {**os.environ, "PYTHONPATH": str(ROOT), **options.pop("env", {})}
-  return subprocess.run(
-    [sys.executable, *python, *map(str, arguments)],
-    cwd=folder,
-    env=environment,
-    text=True,
-    encoding="utf-8",
-    capture_output=True,
-    timeout=300,
-    **options,
-  )
+def child(arguments, *, python=("-m", "xmc_jax.main"), folder=ROOT, **environment):
+  return command_lines.run(sys.executable, *python, *arguments, folder=folder, **environment)
 
 
 @pytest.fixture(scope="module")
@@ -268,11 +259,8 @@ def begin(command, monkeypatch):
   """A training that is stopped before its first step."""
 
   def run(*arguments):
-    def stop(*_):
-      raise UserError("stopped")
-
     with monkeypatch.context() as patch:
-      patch.setattr(loop, "train", stop)
+      patch.setattr(loop, "train", mock.Mock(side_effect=UserError("stopped")))
       assert command(*arguments).line() == "error: stopped"
 
   return run
@@ -647,10 +635,7 @@ def test_refusals_of_a_prediction(command, trained, tmp_path):
 
 def test_what_the_machine_refuses_is_one_line(command, trained, monkeypatch):
   def fail(error):
-    def failing(*arguments, **named):
-      raise error
-
-    monkeypatch.setattr(Index, "search", failing)
+    monkeypatch.setattr(Index, "search", mock.Mock(side_effect=error))
     return command("--mode=evaluate", f"--workdir={trained}")
 
   refused = fail(OSError(28, "No space left on device")).line()
@@ -662,19 +647,14 @@ def test_what_the_machine_refuses_is_one_line(command, trained, monkeypatch):
 
 @pytest.mark.parametrize("bug", [ValueError("ours"), FileNotFoundError(2, "None", "ours"), KeyError("ours")])
 def test_bugs_keep_their_traceback(command, trained, monkeypatch, bug):
-  def failing(*arguments, **named):
-    raise bug
-
-  monkeypatch.setattr(Index, "search", failing)
+  monkeypatch.setattr(Index, "search", mock.Mock(side_effect=bug))
   with pytest.raises(type(bug), match="ours"):
     command("--mode=evaluate", f"--workdir={trained}")
 
 
 def test_a_broken_platform_is_one_line(monkeypatch):
-  def none():
-    raise RuntimeError("Unable to initialize backend 'tpu'")
-
-  monkeypatch.setattr(runtime.jax, "devices", none)
+  error = RuntimeError("Unable to initialize backend 'tpu'")
+  monkeypatch.setattr(runtime.jax, "devices", mock.Mock(side_effect=error))
   monkeypatch.setattr(runtime.configs, "cache_root", lambda: pathlib.Path(os.devnull))
   refused = pytest.raises(SystemExit, match="error: JAX finds no device: Unable to initialize backend")
   with refused, error_lines.in_one_line():
@@ -708,15 +688,8 @@ def test_output_that_nobody_reads_to_its_end(trained, tmp_path):
   """`... | head -1`, in a locale that knows no UTF-8."""
   (tmp_path / "in.txt").write_text("ж barn\n" * 5000)
   shell = f"'{sys.executable}' -m xmc_jax.main --mode=predict --workdir='{trained}' --input=in.txt | head -1"
-  ended = subprocess.run(
-    ["bash", "-o", "pipefail", "-c", shell],
-    cwd=tmp_path,
-    env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
-    capture_output=True,
-    text=True,
-    encoding="utf-8",
-    timeout=120,
-  )
+  bash = ("bash", "-o", "pipefail", "-c", shell)
+  ended = command_lines.run(*bash, folder=tmp_path, PYTHONIOENCODING="ascii")
   assert json.loads(ended.stdout)["text"] == "ж barn"
   assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -741,11 +714,11 @@ def test_closed_standard_streams_are_the_null_device(closed):
 def test_a_plan_needs_no_device():
   """One that JAX would look for is not there."""
   arguments = [f"{DEXML}:lf_amazontitles_131k", "--mode=plan", "--config.mesh.data=64"]
-  ended = child(arguments, env={"JAX_PLATFORMS": "nowhere"})
+  ended = child(arguments, JAX_PLATFORMS="nowhere")
   assert ended.returncode == 0, ended.stderr
   assert "64 x h100 (mesh.data 64 x mesh.label 1)" in ended.stdout
   arguments += ["--config.mesh.data=1", "--config.plan.chip=v5e", "--config.method.label_chunk=65536"]
-  ended = child(arguments, env={"JAX_PLATFORMS": "nowhere"})
+  ended = child(arguments, JAX_PLATFORMS="nowhere")
   assert ended.returncode and "131,073 labels" in ended.stderr and not ended.stdout
   assert ended.stderr.splitlines()[-1].startswith("error: method.label_chunk = 65536 does not fit: ")
 

@@ -261,7 +261,7 @@ def test_odd_overrides(argument, words):
   ],
 )
 def test_whole_processes(arguments, words):
-  ended = child([DEXML, *map(os.fsdecode, arguments)], env={"PYTHONUTF8": "1"})
+  ended = child([DEXML, *map(os.fsdecode, arguments)], PYTHONUTF8=1)
   assert ended.returncode == 1 and ended.stdout == ""
   *_, last = ended.stderr.splitlines()
   assert last.startswith("error: ") and words in last and "Traceback" not in ended.stderr

@@ -4,6 +4,7 @@ import csv
 import json
 import pathlib
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -214,10 +215,7 @@ def test_a_killed_beginning_keeps_what_it_made(folder, tmp_path, monkeypatch):
   before = [path.stat().st_mtime_ns for path in made_there]
   create.create(config, workdir, MetricWriter(workdir))
   assert [path.stat().st_mtime_ns for path in made_there] == before
-
-  def killed(*_):
-    raise KeyboardInterrupt
-
+  killed = mock.Mock(side_effect=KeyboardInterrupt)
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
     patch.setattr(create, "refuse_other_data", killed)
     create.create(config, tmp_path / "other", MetricWriter(tmp_path / "other"))

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+from unittest import mock
 
 import numpy as np
 import pyarrow
@@ -311,22 +312,16 @@ def test_damaged_gzip(tmp_path):
 
 def test_no_permission(tmp_path, monkeypatch):
   folder = samples.index(tmp_path)
-
-  def refuse(path, *_, **__):
-    raise PermissionError(errno.EACCES, "Permission denied")
-
-  monkeypatch.setattr("builtins.open", refuse)
+  error = PermissionError(errno.EACCES, "Permission denied")
+  monkeypatch.setattr("builtins.open", mock.Mock(side_effect=error))
   refused(folder, "_X_Y.txt: no permission to read this file")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
 def test_disk_refuses(number, tmp_path, monkeypatch):
   folder = samples.index(tmp_path)
-
-  def fail(self, array):
-    raise OSError(number, os.strerror(number))
-
-  monkeypatch.setattr(arrays.ArrayFile, "append", fail)
+  error = OSError(number, os.strerror(number))
+  monkeypatch.setattr(arrays.ArrayFile, "append", mock.Mock(side_effect=error))
   said = f"out: cannot be written ({os.strerror(number)}); set --config.data.cache_dir or $XMC_JAX_CACHE to"
   refused(folder, said, error=UserError)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -217,7 +218,7 @@ def test_progress_and_reading_without_writing(folder, tmp_path):
 @pytest.mark.parametrize("linked", [True, False])
 def test_link_into(linked, folder, tmp_path, monkeypatch):
   if not linked:
-    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(18, "another disk")))
+    monkeypatch.setattr(os, "link", mock.Mock(side_effect=OSError(18, "another disk")))
   source = data.prepare(folder, tmp_path / "out").folder
   run = data.link_into(source, tmp_path / "run" / "data")
   assert files_of(run) == files_of(source)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import zlib
+from unittest import mock
 
 import jax
 import pytest
@@ -89,9 +90,6 @@ def test_a_folder_that_cannot_be_made_costs_no_run(tmp_path, settings):
 
 
 def test_a_folder_that_cannot_be_written_is_read(tmp_path, settings, monkeypatch):
-  def refuses(*_, **__):
-    raise PermissionError
-
-  monkeypatch.setattr(type(tmp_path), "touch", refuses)
+  monkeypatch.setattr(type(tmp_path), "touch", mock.Mock(side_effect=PermissionError))
   compiled_programs.keep(tmp_path)
   assert settings() == [str(tmp_path), 1.0]

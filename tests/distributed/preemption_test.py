@@ -13,6 +13,7 @@ import tiny_runs
 from kills import newest_checkpoint
 from same_runs import assert_same_runs
 
+from tests import command_lines
 from xmc_jax import refresh
 from xmc_jax.cli import commands
 from xmc_jax.distributed import preemption
@@ -107,14 +108,8 @@ def test_asked_in_the_evaluation_that_ends_a_training(data, tmp_path, monkeypatc
 
 
 def _start(workdir, config, **environment):
-  return subprocess.Popen(
-    [sys.executable, "-c", DRIVER, f"--config={config}", f"--workdir={workdir}"],
-    cwd=ROOT,
-    env={**os.environ, **environment},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
+  command = [sys.executable, "-c", DRIVER, f"--config={config}", f"--workdir={workdir}"]
+  return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, **command_lines.PIPES)
 
 
 def _signalled(process, *numbers, every=0.0):
@@ -258,9 +253,7 @@ with Stop(1.0, owns_process=True).listening():
 
 def test_a_signal_ends_a_process_whose_words_nobody_reads():
   """As after `2>&1 | tee log` whose tee is gone."""
-  process = subprocess.Popen(
-    [sys.executable, "-c", DEAF], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-  )
+  process = subprocess.Popen([sys.executable, "-c", DEAF], cwd=ROOT, **command_lines.PIPES)
   try:
     assert process.stdout.readline() == "here\n"
     process.stderr.close()
@@ -324,8 +317,8 @@ def test_after_it():
 def test_sigterm_ends_pytest_and_fails_no_test(tmp_path):
   (tmp_path / "stop_test.py").write_text(TESTS)
   command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "stop_test.py"]
-  environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))}
-  ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+  paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+  ended = command_lines.run(*command, folder=tmp_path, PYTHONPATH=paths)
   assert ended.returncode == 143 and "SIGTERM" in ended.stdout, ended.stdout + ended.stderr
   assert "failed" not in ended.stdout.lower() and not (tmp_path / "went_on").exists()
 

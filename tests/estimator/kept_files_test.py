@@ -4,10 +4,8 @@ import copy
 import gc
 import io
 import os
-import pathlib
 import pickle
 import shutil
-import subprocess
 import sys
 import tempfile
 
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 
 import xmc_jax
+from tests import command_lines
 from xmc_jax.cli import commands
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import Labels
@@ -76,9 +75,7 @@ def test_another_process_reads_a_pickle_and_leaves_nothing(in_memory, tmp_path):
     "made = pickle.load(open('model.pickle', 'rb'))\n"
     f"print(len(made.predict({TEXTS[:5]!r}))); import os; assert os.listdir('tmp'); raise KeyboardInterrupt"
   )
-  paths = {**os.environ, "PYTHONPATH": str(pathlib.Path(xmc_jax.__file__).parents[1])}
-  command = [sys.executable, "-c", code]
-  ended = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True)
+  ended = command_lines.run(sys.executable, "-c", code, folder=tmp_path)
   assert ended.stdout.strip() == "5" and ended.returncode, ended.stderr
   assert not list((tmp_path / "tmp").iterdir())
 

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests import command_lines
+
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = """
 import os, signal, sys
@@ -40,13 +42,9 @@ def test_sigterm_ends_fit_and_not_the_clean_up(tmp_path):
   begun = {}
   for handler in ("default", "own"):
     (tmp_path / handler).mkdir()
-    begun[handler] = subprocess.Popen(
-      [sys.executable, "-c", PROGRAM, handler],
-      env={**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path / handler)},
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(tmp_path / handler)}
+    command = [sys.executable, "-c", PROGRAM, handler]
+    begun[handler] = subprocess.Popen(command, env=environment, **command_lines.PIPES)
   try:
     for handler, code, printed in (("default", 128 + signal.SIGTERM, ""), ("own", 7, "own handler\n")):
       out, err = begun[handler].communicate(timeout=120)

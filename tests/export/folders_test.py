@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,14 +20,12 @@ from xmc_jax.export import card, label_files, make, measured, programs
 from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic, whole_folder
 
+KILLED = mock.Mock(side_effect=KeyboardInterrupt)
+
 
 @pytest.fixture(scope="module")
 def exported(folder):
   return made_runs.exported(folder, "bag") / "export"
-
-
-class _Killed(BaseException):
-  """Stands for a kill: nothing of ours catches it."""
 
 
 def _files(folder):
@@ -62,8 +61,8 @@ def test_a_killed_export_leaves_nothing_that_looks_finished(folder, tmp_path, mo
   made_runs.made(folder, "bag")
   with monkeypatch.context() as patch:
     function = "text" if last == "card" else "write"
-    patch.setattr(getattr(make, last), function, lambda *given, **more: (_ for _ in ()).throw(_Killed))
-    with pytest.raises(_Killed):
+    patch.setattr(getattr(make, last), function, KILLED)
+    with pytest.raises(KeyboardInterrupt):
       export.export(workdir, str(target), scores="hybrid" if last == "memory_files" else "")
   assert not target.exists()
   if last == "card":  # the rest is alike
@@ -99,8 +98,8 @@ def test_no_room_and_no_such_scores_are_said_before_anything_stands(folder, tmp_
 def test_a_kill_while_labels_are_added_leaves_the_old_or_the_new(copied, monkeypatch):
   before = _files(copied / "index")
   with monkeypatch.context() as patch:
-    patch.setattr(label_files, "write_faiss", lambda *given: (_ for _ in ()).throw(_Killed))
-    with pytest.raises(_Killed):
+    patch.setattr(label_files, "write_faiss", KILLED)
+    with pytest.raises(KeyboardInterrupt):
       export.add_labels(copied, ["new"])
   assert _files(copied / "index") == before
   (copied / "index").rename(copied / ".index.old")  # killed in the exchange

@@ -79,9 +79,8 @@ def test_the_memory_holds_the_training_rows_that_have_labels(folder, exported):
   points = np.load(memory / "points.npy", allow_pickle=False)
   assert points.dtype == np.float32
   np.testing.assert_allclose(points, model.embed(texts), atol=2e-6)
-  assert [json.loads(line) for line in (memory / "points.jsonl").read_text().splitlines()] == [
-    {"id": number, "text": text} for number, text in enumerate(texts)
-  ]
+  lines = (memory / "points.jsonl").read_text().splitlines()
+  assert list(map(json.loads, lines)) == [{"id": number, "text": text} for number, text in enumerate(texts)]
   columns, offsets = (np.load(memory / name) for name in ("point_labels.npy", "point_labels_offsets.npy"))
   truth = sp.csr_matrix((np.ones(len(columns)), columns, offsets), (len(rows), 60)).toarray()
   np.testing.assert_array_equal(truth, train.unfiltered_positives[rows].toarray() > 0)

@@ -31,11 +31,9 @@ def test_the_page_has_every_part(plain_run):
                   "Examples", "Time and memory", "Settings"):  # fmt: skip
     assert heading in _headings(page)
   report = json.loads((folder / "metrics.json").read_text())
-  first, low, high, five, ten = (
-    f"{100 * value:.1f}"
-    for value in (report["metrics"]["P@1"], *report["intervals_95"]["P@1"], report["metrics"]["R@5"],
-                  report["metrics"]["R@10"])
-  )  # fmt: skip
+  means = report["metrics"]
+  shares = (means["P@1"], *report["intervals_95"]["P@1"], means["R@5"], means["R@10"])
+  first, low, high, five, ten = (f"{100 * share:.1f}" for share in shares)
   beginning = words[: words.index("How good it is")]
   assert f"right for {first} of 100 test texts ({low} to {high} for" in beginning
   assert f"The first 5 labels hold {five} % of a text's right labels" in beginning

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -98,10 +99,7 @@ def test_a_matrix_that_cannot_be_written_is_one_line(workdir, tmp_path):
 
 def test_a_loaded_model_has_opened_all_that_it_answers_by(workdir, monkeypatch):
   model = xmc_jax.Model.load(workdir)
-
-  def refuse(*_, **__):
-    raise AssertionError("opened at the first answer")
-
+  refuse = mock.Mock(side_effect=AssertionError("opened at the first answer"))
   for module, name in ((ranking, "hybrid"), (ranking, "own_ranker"), (model_of_run, "Encoder")):
     monkeypatch.setattr(module, name, refuse)
   ids = model.predict(TEXTS[:1], 3)[0]

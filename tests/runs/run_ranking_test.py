@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from unittest import mock
 
 import ml_collections
 import numpy as np
@@ -144,10 +145,7 @@ def test_a_training_ends_with_one_table_for_each_scorer(settings, scores, expect
 def test_what_was_made_is_kept_and_used_again(workdir, monkeypatch):
   before = {name: (workdir / name).stat() for name in ("hybrid.json", "memory.npy")}
   expected = Model.load(workdir).predict(TEXTS, 5)
-
-  def refuse(*_):
-    raise AssertionError("made again")
-
+  refuse = mock.Mock(side_effect=AssertionError("made again"))
   monkeypatch.setattr(ranking, "fit_model", refuse)
   embedded, original = [], TableEmbedder.queries
 

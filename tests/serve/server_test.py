@@ -5,7 +5,6 @@ import http.client
 import json
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -72,8 +71,7 @@ class Load:
 
 def line_of(*arguments) -> str:
   """The one line of a command that fails."""
-  command = [sys.executable, "-m", "xmc_jax.main", "--mode=serve", *arguments]
-  ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+  ended = command_lines.run(sys.executable, "-m", "xmc_jax.main", "--mode=serve", *arguments)
   assert ended.returncode == 1 and not ended.stdout and "Traceback" not in ended.stderr, ended.stderr
   *_, last = ended.stderr.splitlines()
   assert last.startswith("error: ")

@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,10 +24,7 @@ WRITES = {
 def test_a_write_that_fails_leaves_the_earlier_file_alone(write, tmp_path, monkeypatch):
   path = tmp_path / "file"
   path.write_text("earlier")
-
-  def refuse(*_):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+  refuse = mock.Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
   with monkeypatch.context() as patch:
     patch.setattr(os, "rename", refuse)
     patch.setattr(os, "replace", refuse)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +38,7 @@ def test_writes_run_in_order_beside_the_caller():
 
 def test_an_error_is_raised_once_by_what_waits_and_nothing_is_written_after_it(capfd):
   background, done = Background(in_thread=True), []
-
-  def fail():
-    raise UserError("the disk is full")
-
+  fail = mock.Mock(side_effect=UserError("the disk is full"))
   background.run(fail)
   background.run(lambda: done.append("later"))
   with pytest.raises(UserError, match="the disk is full"):

@@ -2,6 +2,7 @@
 
 import pathlib
 import shutil
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.types import TrainState
 
 HOST = {"best": 0.1 + 0.2, "evals_since_best": 3, "stopped": False, "seconds": {"train": 1.5}}
+KILLED = mock.Mock(side_effect=KeyboardInterrupt)
 REFRESHED = {"clusters": np.arange(5, dtype=np.int32), "shortlist": np.array([[3, -1], [0, 2]], np.int32)}
 
 
@@ -29,10 +31,6 @@ def _saved(folder, step=3, **options):
   checkpoints = StepFolder(folder, **options)
   checkpoints.save(step, _state(), {}, {})
   return checkpoints
-
-
-def _killed(*_, **__):
-  raise KeyboardInterrupt
 
 
 def _assert_same(found, expected):
@@ -109,9 +107,9 @@ def test_a_finished_step_saved_again_gets_a_new_record_alone(tmp_path):
 def test_an_unfinished_step_is_not_listed_and_is_cleaned_up_by_the_next_saver(tmp_path, monkeypatch):
   checkpoints = _saved(tmp_path)
   with monkeypatch.context() as patch:  # Orbax finishes a step by renaming its folder
-    patch.setattr(pathlib.Path, "rename", _killed)
-    patch.setattr("os.rename", _killed)
-    patch.setattr("os.replace", _killed)
+    patch.setattr(pathlib.Path, "rename", KILLED)
+    patch.setattr("os.rename", KILLED)
+    patch.setattr("os.replace", KILLED)
     with pytest.raises(KeyboardInterrupt):
       checkpoints.save(6, _state(2.0), {}, {})
   leftovers = [path.name for path in tmp_path.iterdir() if path.name != "3"]
@@ -248,7 +246,7 @@ def test_a_step_saved_again_takes_the_place_of_a_damaged_one(tmp_path):
 def test_a_step_killed_before_its_manifest_is_not_listed(tmp_path, monkeypatch):
   checkpoints = _saved(tmp_path)
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(checksums, "write_manifest", _killed)
+    patch.setattr(checksums, "write_manifest", KILLED)
     checkpoints.save(6, _state(), {}, {})
   assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "unfinished-6"]
   assert StepFolder(tmp_path, read_only=True).latest() == 3
@@ -294,12 +292,8 @@ def test_a_disk_that_fills_up_meanwhile(error, tmp_path, monkeypatch):
 
 
 def test_a_bug_is_no_full_disk(tmp_path, monkeypatch):
-  checkpoints = StepFolder(tmp_path)
-
-  def broken(*_, **__):
-    raise ValueError("shapes do not match")
-
-  monkeypatch.setattr(ocp.Checkpointer, "save", broken)
+  checkpoints, error = StepFolder(tmp_path), ValueError("shapes do not match")
+  monkeypatch.setattr(ocp.Checkpointer, "save", mock.Mock(side_effect=error))
   with pytest.raises(ValueError, match="shapes do not match"):
     checkpoints.save(6, _state(), {}, {})
 

@@ -1,11 +1,9 @@
 """Kill -9 at any point, the same command again: the end is, bit by bit, that of a run never stopped."""
 
 import contextlib
-import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 
 import jax
@@ -16,6 +14,7 @@ import tiny_runs
 from kills import killed, newest_checkpoint
 from same_runs import assert_same_runs, saved_state
 
+from tests import command_lines
 from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
@@ -92,14 +91,8 @@ def _command(workdir, config, kill=""):
   """Runs the command line in a child process; returns it when it has ended."""
   flags = [f"--config={config}", f"--workdir={workdir}"]
   script = ["-c", DRIVER] if kill else ["-m", "xmc_jax.main"]
-  return subprocess.run(
-    [sys.executable, *script, *flags],
-    cwd=HERE.parent,
-    env={**os.environ, "XLA_FLAGS": tiny_devices.flags(1), "KILL": kill},
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
+  environment = {"XLA_FLAGS": tiny_devices.flags(1), "KILL": kill}
+  return command_lines.run(sys.executable, *script, *flags, **environment)
 
 
 # Six steps an epoch, a checkpoint every two, an evaluation every six. What the run goes on from

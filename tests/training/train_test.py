@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import shutil
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -36,11 +37,8 @@ def finished(data, tmp_path_factory):
 @pytest.fixture
 def no_training(monkeypatch):
   """Makes any training step an error."""
-
-  def fail(*_):
-    raise AssertionError("a step was trained")
-
-  monkeypatch.setattr(loop.TrainStep, "__call__", fail)
+  error = AssertionError("a step was trained")
+  monkeypatch.setattr(loop.TrainStep, "__call__", mock.Mock(side_effect=error))
 
 
 def test_a_run_writes_what_it_says(finished):
