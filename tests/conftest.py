@@ -50,9 +50,11 @@ if tiny_devices.PLATFORM:
   )
 
 
-@pytest.fixture(autouse=True)
-def _private_cache(tmp_path_factory, monkeypatch):
-  monkeypatch.setenv("XMC_JAX_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+@pytest.fixture(autouse=True, scope="session")
+def _private_cache(tmp_path_factory):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("XMC_JAX_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    yield
 
 
 @pytest.fixture(scope="session")

@@ -46,9 +46,7 @@ def trained(tmp_path_factory):
   workdir = tmp_path_factory.mktemp("runs") / "trained"
   overrides = {**tiny_runs.UNIDEC, "eval.fusion_rows": 100, "eval.fusion_depth": 3, "train.num_epochs": 1}
   overrides["eval.scores"] = "hybrid"
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("XMC_JAX_CACHE", str(workdir.parent / "cache"))
-    commands.train_and_test(tiny_runs.config(folder, **overrides), workdir)
+  commands.train_and_test(tiny_runs.config(folder, **overrides), workdir)
   return workdir
 
 

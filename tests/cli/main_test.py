@@ -98,10 +98,7 @@ def child(arguments, *, python=("-m", "xmc_jax.main"), folder=ROOT, **environmen
 def trained(folder, tmp_path_factory):
   """A finished run."""
   workdir = tmp_path_factory.mktemp("runs") / "trained"
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("XMC_JAX_CACHE", str(workdir.parent / "cache"))
-    made = tiny_runs.config(folder, **{"train.num_epochs": 1})
-    commands.train_and_test(made, workdir)
+  commands.train_and_test(tiny_runs.config(folder, **{"train.num_epochs": 1}), workdir)
   return workdir
 
 

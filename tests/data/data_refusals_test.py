@@ -193,7 +193,7 @@ def test_long_lines(name, text, said, tmp_path, monkeypatch):
 
 
 def test_long_rows_of_tables(tmp_path, monkeypatch):
-  folder = samples.separated(tmp_path, "csv")
+  folder = samples.separated(tmp_path)
   monkeypatch.setattr(separated, "MAX_LINE_BYTES", 128)
   samples.write(folder / "train.csv", 'title,tags\na,b\n\n"c' + "\nlong" * 50 + '",d\n')
   refused(folder, "train.csv, line 4: expected a row of at most 0 MiB (is a quote never closed?)")

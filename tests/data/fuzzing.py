@@ -118,7 +118,7 @@ def _files_of(folder: Path) -> dict[str, bytes]:
 
 def _with_label_table(folder: Path) -> Path:
   """Tables whose labels are described, with parents, in a third."""
-  samples.separated(folder, "csv")
+  samples.separated(folder)
   (folder / "labels.txt").unlink()
   rows = [f'{at},"{text}",more,{at - 1 if at else ""}' for at, text in enumerate(samples.LABELS)]
   samples.write(folder / "labels.csv", samples.lines(["id,title,description,parent", *rows]))

@@ -1,6 +1,7 @@
 """One small data set, written in each of the layouts."""
 
 import csv
+import functools
 import gzip
 import io
 import json
@@ -178,11 +179,10 @@ def jsonl(folder: Path, end: str = "") -> Path:
   return _with_label_file(folder)
 
 
-def separated(folder: Path, kind: str, end: str = "") -> Path:
+def separated(folder: Path, end: str = "", kind: str = "csv") -> Path:
   for name, points in (("train", TRAIN), ("test", TEST)):
-    rows = [
-      {"id": at, "Title": text, "tags": "|".join(map(str, ids))} for at, (text, ids) in enumerate(points)
-    ]
+    cells = [(text, "|".join(map(str, ids))) for text, ids in points]
+    rows = [{"id": at, "Title": text, "tags": tags} for at, (text, tags) in enumerate(cells)]
     write(folder / f"{name}.{kind}{end}", separated_text(rows, "\t" if kind == "tsv" else ","))
   return _with_label_file(folder)
 
@@ -265,17 +265,6 @@ def _with_label_file(folder: Path) -> Path:
   return folder
 
 
-LAYOUTS = {
-  "raw_json": raw_json,
-  "index": index,
-  "index_maps": index_maps,
-  "index_raw": index_raw,
-  "pecos": pecos,
-  "dexml": dexml,
-  "jsonl": jsonl,
-  "csv": lambda folder, end="": separated(folder, "csv", end),
-  "tsv": lambda folder, end="": separated(folder, "tsv", end),
-  "parquet": parquet,
-  "parquet shards": parquet_shards,
-  "huggingface": huggingface,
-}
+_MAKERS = (raw_json, index, index_maps, index_raw, pecos, dexml, jsonl, parquet, parquet_shards, huggingface)
+LAYOUTS = {make.__name__: make for make in _MAKERS}
+LAYOUTS |= {kind: functools.partial(separated, kind=kind) for kind in ("csv", "tsv")}

@@ -195,7 +195,6 @@ def place(tmp_path_factory):
   (folder / "experiments").symlink_to(ROOT / "experiments")
   source = tiny_runs.write_data(folder / "DIR")
   with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("XMC_JAX_CACHE", str(folder / "cache"))
     patch.setattr(runtime, "start", lambda *_: None)  # it would set up the whole process
     settings = tiny_runs.config(source, **{"train.num_epochs": 1})
     workflow.train_and_test(settings, folder / "runs" / "dexml-debian")

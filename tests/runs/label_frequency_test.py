@@ -30,15 +30,11 @@ _DEXA = {**_NGAME, "method.name": "dexa", "method.loss": "softmax", "method.num_
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-  return tiny_runs.write_graphs(tiny_runs.write_data(tmp_path_factory.mktemp("frequency") / "data"))
-
-
-@pytest.fixture(scope="module")
-def chosen(data, tmp_path_factory):
+def chosen(graph_data, tmp_path_factory):
   """A finished run whose α was chosen on validation rows."""
   workdir = tmp_path_factory.mktemp("frequency") / "run"
-  commands.train_and_test(tiny_runs.config(data, **_QUICK, **_UNIT, **{"eval.log_frequency": -1.0}), workdir)
+  settings = {**_QUICK, **_UNIT, "eval.log_frequency": -1.0}
+  commands.train_and_test(tiny_runs.config(graph_data, **settings), workdir)
   return workdir
 
 
@@ -56,9 +52,9 @@ def _scores(run, params, extra_state, weight):
   "prior, weight, method",
   [(0.0, 0.0, {}), (0.0, 0.5, {}), (0.0, 2.0, {}), (1.0, 0.0, {}), (1.0, -0.5, {}), (1.0, -0.5, _DEXA)],
 )
-def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, method, added, data, tmp_path):
+def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, method, added, graph_data, tmp_path):
   weights = {"method.log_prior": prior, "eval.log_frequency": weight}
-  run = tiny_runs.open_run(data, tmp_path / "run", **_UNIT, **weights, **method)
+  run = tiny_runs.open_run(graph_data, tmp_path / "run", **_UNIT, **weights, **method)
   params, extra_state = run.initial_parameters()
   run = run.with_labels(added)
   expected = _scores(run, params, extra_state, prior + weight)
@@ -142,13 +138,13 @@ _ENCODERS = {
   "kind, scores",
   [*itertools.product(_KINDS, _SCORES), *itertools.product(_ENCODERS, ("encoder",))],
 )
-def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, monkeypatch):
+def test_where_it_has_no_effect_a_line_says_so(kind, scores, graph_data, tmp_path, monkeypatch):
   """α = 2 changes a ranking, or the line is there; never both. So it is in every method, by all scores."""
   found, said = [], []
   monkeypatch.setattr(label_frequency, "say", said.append)
   for weight in (0.0, 2.0):
     settings = {**(_KINDS | _ENCODERS)[kind], "encoder.normalize": True, "eval.log_frequency": weight}
-    run = tiny_runs.open_run(data, tmp_path / f"{weight}", **settings)
+    run = tiny_runs.open_run(graph_data, tmp_path / f"{weight}", **settings)
     params, extra_state = run.initial_parameters()
     trained, test = Trained(run, params, extra_state), run.dataset.test
     found.append(trained.ranker(scores)(Queries(trained.queries(test.tokens), test.texts), 20).ids)
@@ -159,29 +155,29 @@ def test_where_it_has_no_effect_a_line_says_so(kind, scores, data, tmp_path, mon
     assert not said  # each of them has it in its scores
 
 
-def test_a_training_and_an_evaluation_say_it(chosen, data, tmp_path, monkeypatch):
+def test_a_training_and_an_evaluation_say_it(chosen, graph_data, tmp_path, monkeypatch):
   said = []
   monkeypatch.setattr(label_frequency, "say", said.append)
   commands.test(chosen, scores="lexical_labels")
   assert len(said) == 1 and "'lexical_labels' scores do not use it" in said[0]
   monkeypatch.setattr(train.loop, "train", lambda *_: 1 / 0)  # said before it begins
   with pytest.raises(ZeroDivisionError):
-    config = tiny_runs.config(data, **tiny_runs.RAE_XMC, **_QUICK, **{"eval.log_frequency": 1.0})
+    config = tiny_runs.config(graph_data, **tiny_runs.RAE_XMC, **_QUICK, **{"eval.log_frequency": 1.0})
     commands.train_and_test(config, tmp_path / "run")
   assert len(said) == 2 and "'fused' scores do not use it" in said[1]
 
 
-def test_without_validation_rows_none_is_chosen_and_a_line_says_so(data, tmp_path, monkeypatch):
+def test_without_validation_rows_none_is_chosen_and_a_line_says_so(graph_data, tmp_path, monkeypatch):
   said = []
   monkeypatch.setattr(label_frequency, "say", said.append)
   settings = {**_UNIT, "eval.log_frequency": -1.0, "data.num_validation": 0}
-  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
+  run = tiny_runs.open_run(graph_data, tmp_path / "run", **settings)
   label_frequency.fit(Trained(run, *run.initial_parameters()))
   assert len(said) == 1 and "has weight 0, as there are no validation rows" in said[0]
   assert label_frequency.weight_of(run) == 0
 
 
-def test_illegal_weights_are_refused(data):
+def test_illegal_weights_are_refused(graph_data):
   for values, message in (
     ({**_UNIT, "eval.log_frequency": -1.5}, r"eval\.log_frequency = -1\.5"),
     ({**_UNIT, "method.log_q": True}, r"method\.log_q = True has no effect when method\.labels = 'all'"),
@@ -192,7 +188,7 @@ def test_illegal_weights_are_refused(data):
     ({"method.name": "ngame", "method.log_prior": 1.0}, r"log_prior = 1\.0 has no effect on method\.loss"),
   ):
     with pytest.raises(ConfigError, match=message):
-      config = tiny_runs.config(data, **values)
+      config = tiny_runs.config(graph_data, **values)
       methods.check_config(config)
 
 

@@ -19,27 +19,16 @@ from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic, npy
 from xmc_jax.training import loop
 
-OVERRIDES = {
-  "eval.scores": "hybrid",
-  "train.num_epochs": 2,
-  "data.num_validation": 60,
-  "checkpoint.every_epochs": 1.0,
-  "checkpoint.keep": 2,
-}
+OVERRIDES = {"eval.scores": "hybrid", "train.num_epochs": 2, "data.num_validation": 60}
+OVERRIDES |= {"checkpoint.every_epochs": 1.0, "checkpoint.keep": 2}
 MADE = ("hybrid.json", "memory.npy")
 TEXTS = ["barn kelt", "", "loma mive nuxo"]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-  return tiny_runs.write_data(tmp_path_factory.mktemp("data") / "data")
-
-
-@pytest.fixture(scope="module")
 def workdir(data, tmp_path_factory):
   place = tmp_path_factory.mktemp("run")
-  with few_rows() as patch:
-    patch.setenv("XMC_JAX_CACHE", str(place / "cache"))
+  with few_rows():
     train(data, place / "run")
   return place / "run"
 

@@ -31,8 +31,7 @@ def workdir(tmp_path_factory):
   """A run that was fitted on 60 validation rows, with two views."""
   place = tmp_path_factory.mktemp("ranking")
   config = tiny_runs.config(tiny_runs.write_data(place / "data"), **tiny_runs.UNIDEC | HYBRID)
-  with few_rows() as patch:
-    patch.setenv("XMC_JAX_CACHE", str(place / "cache"))
+  with few_rows():
     commands.train_and_test(config, place / "run")
   return place / "run"
 
