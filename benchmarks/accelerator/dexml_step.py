@@ -56,9 +56,8 @@ def config_of(preset: str, tiny: bool = False, **values: Any) -> ml_collections.
   config.data.max_length = max(_POINT_TOKENS, _LABEL_TOKENS)
   config.method.update(label_chunk=32 if tiny else 4096, **values)
   config.train.update(batch_size=num_points, warmup_fraction=0.0, learning_rate=2e-5)
-  config.plan.update(
-    num_labels=num_labels, tokens_per_point=float(_POINT_TOKENS), tokens_per_label=float(_LABEL_TOKENS)
-  )
+  tokens = {"tokens_per_point": float(_POINT_TOKENS), "tokens_per_label": float(_LABEL_TOKENS)}
+  config.plan.update(num_labels=num_labels, **tokens)
   return config
 
 

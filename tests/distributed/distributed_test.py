@@ -147,12 +147,8 @@ def test_a_signal_to_one_of_two_saves_the_same_step_of_both(data, tmp_path, monk
 
 def test_processes_that_do_not_find_each_other_are_told_what_to_set(tmp_path):
   environment = {"JAX_PLATFORMS": "cpu", "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-  child = subprocess.run(
-    [sys.executable, "-m", "xmc_jax.main", "--mode=evaluate", f"--workdir={tmp_path}", "--distributed"],
-    cwd=processes.ROOT,
-    env=environment,
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
+  command = [sys.executable, "-m", "xmc_jax.main"]
+  command += ["--mode=evaluate", f"--workdir={tmp_path}", "--distributed"]
+  options = {"env": environment, "capture_output": True, "text": True, "timeout": 120}
+  child = subprocess.run(command, cwd=processes.ROOT, **options)
   assert child.returncode == 1 and "Traceback" not in child.stderr

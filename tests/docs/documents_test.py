@@ -147,14 +147,10 @@ def test_scripts_take_these_arguments():
   known = [(name, arguments) for _, name, arguments in ALL if name not in (_MAIN, "benchmarks.tfidf")]
   known = [(name, arguments) for name, arguments in known if not name.startswith("docs/")]
   places = [name if name.endswith(".py") else f"{name.replace('.', '/')}.py" for name, _ in known]
-  ended = subprocess.run(
-    [sys.executable, "-W", "ignore", "-c", _PARSER],
-    input=json.dumps(list(zip(places, [arguments for _, arguments in known]))),
-    env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'data'}:{ROOT / 'benchmarks'}"},
-    cwd=ROOT,
-    text=True,
-    capture_output=True,
-  )
+  given = json.dumps(list(zip(places, [arguments for _, arguments in known])))
+  paths = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'data'}:{ROOT / 'benchmarks'}"}
+  command = [sys.executable, "-W", "ignore", "-c", _PARSER]
+  ended = subprocess.run(command, input=given, env=paths, cwd=ROOT, text=True, capture_output=True)
   assert not ended.returncode, ended.stderr
   said = json.loads(ended.stdout.splitlines()[-1])
   assert not [(place, arguments, why) for place, (_, arguments), why in zip(places, known, said) if why]

@@ -242,14 +242,10 @@ def test_labels_do_not_obey_a_stranger(capsys):
 def test_labels_follow_the_text_as_it_is_typed(workdir, model):
   """In a terminal, through the command line, without Enter."""
   ours, theirs = pty.openpty()
-  process = subprocess.Popen(
-    [sys.executable, "-m", "xmc_jax.main", "--mode=predict", f"--workdir={workdir}", "--k=2"],
-    cwd=ROOT,
-    stdin=theirs,
-    stdout=theirs,
-    stderr=theirs,
-    env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
-  )
+  command = [sys.executable, "-m", "xmc_jax.main", "--mode=predict", f"--workdir={workdir}", "--k=2"]
+  environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
+  streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+  process = subprocess.Popen(command, cwd=ROOT, env=environment, **streams)
   os.close(theirs)
 
   def seen(words: str, after: str = "") -> None:
