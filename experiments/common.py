@@ -34,7 +34,7 @@ BAG = {
 }
 
 # For the bag's vectors of length 1 that were trained on sampled labels: docs/methods.md, "Label frequency".
-FREQUENCY = {"eval.log_frequency": -1.0}
+FREQUENCY = {"eval.log_frequency": 0.5}
 
 # DistilBERT's own rates, of hidden units and of attention weights. The released code of DEXML, NGAME, DEXA
 # and PRIME trains with them, as it loads the checkpoint as it is; the other papers do not say.
