@@ -1,5 +1,6 @@
 """Suggests changes to a config that does not fit; every suggested value was planned again, and fits."""
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -38,9 +39,13 @@ def remedy(
     limit: the usable bytes of a device.
   """
 
+  @functools.cache
+  def total_with(*values: tuple[str, object]) -> float:
+    return total(changed(config, dict(values)))
+
   def advice(values: dict[str, object]) -> str:
     flags = " ".join(f"--config.{key}={value}" for key, value in values.items())
-    return f"{flags} ({total(changed(config, values)) / 1e9:,.1f} GB)"
+    return f"{flags} ({total_with(*values.items()) / 1e9:,.1f} GB)"
 
   together: dict[str, object] = {}
   alone: list[dict[str, object]] = []
@@ -48,7 +53,7 @@ def remedy(
     if len(alone) == _MOST_SUGGESTIONS:
       break
     values = _smaller(config, key)
-    fits = lambda value, key=key: total(changed(config, {key: value})) <= limit
+    fits = lambda value, key=key: total_with((key, value)) <= limit
     if not values or not fits(values[-1]):
       together |= {key: values[-1]} if values else {}
     else:
@@ -57,7 +62,7 @@ def remedy(
     return next(iter(alone[0])), "set " + ", or ".join(map(advice, alone))
   for number in range(2, len(together) + 1):
     first = dict(itertools.islice(together.items(), number))
-    if total(changed(config, first)) <= limit:
+    if total_with(*first.items()) <= limit:
       return next(iter(first)), f"set {advice(first)}"
   return "encoder.name", (
     f"no chunk size, batch or mesh.label of up to {_MOST_DEVICES:,} devices fits; take a smaller encoder"
