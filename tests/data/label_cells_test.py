@@ -134,7 +134,9 @@ def test_labels_that_the_label_file_lacks_are_counted_and_dropped_or_kept(name, 
   table(tmp_path / "train.csv", UNKNOWN)
   samples.write(tmp_path / name, "y\nx\n" if name == "labels.txt" else "uri,label\ny,Why\nx,Ex\n")
   lacks = "unknown labels: 3, such as 'new', 'old', 'newer'; uses: 5"
-  refused(tmp_path, f"line 5: expected a label of {name}, found 'new' ({lacks}; --config.data.unknown_l")
+  refused(
+    tmp_path, f"line 5: expected a label of {name}, found 'new' ({lacks}; ", "--config.data.unknown_labels="
+  )
   known = ["y", "x"] if name == "labels.txt" else ["Why", "Ex"]
   texts, rows, notices = read(tmp_path, unknown_labels="drop")
   assert texts == known and rows[3:] == [[known[1]], [], [], [known[0]]]

@@ -105,7 +105,7 @@ def test_tables_need_no_labels_and_no_header(name, content, options, texts, tmp_
     ("only", False, r"only: .* of documents, found only tables; give one, as --input=.*t\.csv$"),
     ("none", False, "none: expected a folder of documents, found no file$"),
     ("gone.txt", False, r"gone\.txt: no such file$"),
-    ("only/t.csv", False, r"a column 'title' of texts, as the run was.* \(columns: 'a', 'b'\); set .*=NAME$"),
+    ("only/t.csv", False, r"'title' of texts, as the run was trained on \(columns: 'a', 'b'\); set .*=NAME$"),
     ("a.pdf", False, r"a\.pdf: expected plain text, found a PDF, Word or zip file; convert it first$"),
     ("x.txt", True, "x.txt"),
   ],

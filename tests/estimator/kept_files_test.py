@@ -121,7 +121,7 @@ def test_a_folder_that_has_another_run_now_is_refused(workdir, tmp_path):
   others = [[name[::-1] for name in names] for names in LABELS]
   made_texts.estimator(num_epochs=1, workdir=tmp_path / "run").fit(TEXTS, others)
   for method in ("predict", "add_labels"):
-    with pytest.raises(UserError, match=r"replaced by a run on other data .*; fit it again, in another"):
+    with pytest.raises(UserError, match=r"by a run on other data .*; fit it again, in another workdir"):
       getattr(read, method)(["new"])
 
 

@@ -87,6 +87,8 @@ def test_a_weight_is_chosen_on_validation_rows_and_kept(chosen):
   (chosen / run_folder.FREQUENCY).write_text('{"weight": 3}')
   with pytest.raises(UserError, match=r"frequency\.json: not readable .*delete it"):
     label_frequency.weight_of(run)
+  ChosenWeight(1.0).save(chosen / run_folder.FREQUENCY)
+  assert label_frequency.weight_of(run) == 1
   kept.save(chosen / run_folder.FREQUENCY)
 
 
