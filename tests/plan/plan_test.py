@@ -1,5 +1,6 @@
 """Plans: figures worked by hand, programs that XLA compiled, and remedies that hold."""
 
+import collections
 import json
 import pathlib
 import re
@@ -271,10 +272,15 @@ def test_clusters_and_their_pools():
 
 
 @pytest.mark.slow
-def test_every_preset_can_be_planned():
+def test_every_experiment_can_be_planned():
+  """Its first preset and its last: the others differ in numbers."""
+  by_experiment = collections.defaultdict(list)
   for name in PRESETS:
-    made = planned({"encoder.num_layers": 0}, preset=name)
-    assert made.total > 0 and made.seconds > 0 and made.steps_per_epoch > 0, name
+    by_experiment[name.partition("-")[0]].append(name)
+  for names in by_experiment.values():
+    for name in {names[0], names[-1]}:
+      made = planned({"encoder.num_layers": 0}, preset=name)
+      assert made.total > 0 and made.seconds > 0 and made.steps_per_epoch > 0, name
 
 
 def test_the_table_adds_up():
