@@ -19,6 +19,7 @@ import jax
 import ml_collections
 
 from benchmarks.accelerator import abstract_step, hlo, targets
+from xmc_jax import config as configs
 from xmc_jax import plan as plans
 from xmc_jax.distributed import runtime
 from xmc_jax.plan import CHIPS, chunks
@@ -59,7 +60,7 @@ def _value(text: str) -> Any:
 def with_chunks(config: ml_collections.ConfigDict, memory: float, kind: str) -> ml_collections.ConfigDict:
   """Returns the config with the chunk sizes that it leaves open chosen for a device's bytes and kind."""
   found = chunks.choose(config, plans.sizes_of(config), memory, kind)
-  return chunks.changed(config, {f"method.{key}": size for key, size in found.items()})
+  return configs.changed(config, {f"method.{key}": size for key, size in found.items()})
 
 
 def account(text: str, target: str) -> dict[str, Any]:

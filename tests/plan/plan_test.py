@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 from benchmarks.accelerator import abstract_step, compiled
 from tests import tiny_runs
 from tests.golden_test import PRESETS
+from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax import plan as plans
 from xmc_jax.cli import commands
@@ -207,7 +208,7 @@ def planned(*overrides, preset: str = "dexml-lf_amazontitles_1.3m", **values) ->
     shared = {key: config.method[key] for key in other if key in config.method}
     other.update({key: value for key, value in shared.items() if key not in ("name", "loss", "labels")})
     config.method = other
-  config = chunks.changed(config, values)
+  config = configs.changed(config, values)
   methods.check_config(config)
   return plans.plan(config, plans.sizes_of(config))
 
@@ -317,7 +318,7 @@ def test_remedies_hold(name):
   for remedy in told.split(", or "):
     named = dict(re.findall(r"--config\.(\S+?)=(\S+)", remedy))
     assert named, told
-    other = chunks.changed(made.config, {key: _value(value) for key, value in named.items()})
+    other = configs.changed(made.config, {key: _value(value) for key, value in named.items()})
     remedied = plans.plan(other, made.sizes)
     assert remedied.total <= remedied.limit
 
@@ -369,7 +370,7 @@ def test_the_command_looks_for_no_device(capsys, monkeypatch):
   for name in ("devices", "local_devices", "default_backend", "process_index", "process_count"):
     monkeypatch.setattr(jax, name, fail)
   module, name = PRESETS["dexml-lf_amazontitles_131k"]
-  commands.plan(chunks.changed(module.get_config(name), {"encoder.num_layers": 1}))
+  commands.plan(configs.changed(module.get_config(name), {"encoder.num_layers": 1}))
   assert "131,073 labels" in capsys.readouterr().out
   with pytest.raises(ConfigError, match="take a smaller encoder"):
     commands.plan(make_config(**TOO_WIDE))
@@ -381,7 +382,7 @@ def chosen(
   gigabytes: float, kind: str = "gpu", preset: str = "dexml-lf_amazontitles_1.3m", **overrides
 ) -> dict[str, int]:
   module, name = PRESETS[preset]
-  config = chunks.changed(
+  config = configs.changed(
     module.get_config(name), {"method.label_chunk": 0, "encoder.num_layers": 1} | overrides
   )
   return chunks.choose(config, plans.sizes_of(config), 1e9 * gigabytes, kind)
@@ -402,7 +403,9 @@ def test_chunks_fit_the_memory():
   module, name = PRESETS["dexml-lf_amazontitles_1.3m"]
   found = {size: chosen(size) for size in (10, 10.5, 1000)}
   for size, values in found.items():
-    config = chunks.changed(chunks.changed_method(module.get_config(name), values), {"encoder.num_layers": 1})
+    config = configs.changed(
+      chunks.changed_method(module.get_config(name), values), {"encoder.num_layers": 1}
+    )
     assert memory.peak(config, plans.sizes_of(config)) <= plans.USABLE * 1e9 * size
   chunk_sizes = [values["label_chunk"] for values in found.values()]
   assert chunk_sizes == sorted(chunk_sizes) and chunk_sizes[0] < chunk_sizes[-1] == 4096

@@ -24,6 +24,7 @@ __all__ = [
   "Key",
   "Settings",
   "cache_root",
+  "changed",
   "check",
   "check_against_data",
   "check_against_devices",
@@ -126,13 +127,18 @@ def check_against_encoder(config: ml_collections.ConfigDict, max_positions: int)
     )
 
 
+def changed(config: ml_collections.ConfigDict, values: Mapping[str, object]) -> ml_collections.ConfigDict:
+  """Returns a copy of a config with new values for dotted keys."""
+  copy = ml_collections.ConfigDict(config.to_dict())
+  copy.update_from_flattened_dict(values)
+  return copy
+
+
 def with_all_devices(config: ml_collections.ConfigDict, num_devices: int) -> ml_collections.ConfigDict:
   """Returns the config with `mesh.data = 0` replaced by the most devices that divide the batch."""
   if config.mesh.data:
     return config
-  found = ml_collections.ConfigDict(config.to_dict())
-  found.mesh.data = _most_for_rows(config, num_devices)
-  return found
+  return changed(config, {"mesh.data": _most_for_rows(config, num_devices)})
 
 
 def _most_for_rows(config: ml_collections.ConfigDict, num_devices: int) -> int:

@@ -95,9 +95,7 @@ def _in_float32(trained: Trained) -> Trained:
   run = trained.run
   if run.config.encoder.dtype == "float32":
     return trained
-  config = ml_collections.ConfigDict(run.config.to_dict())
-  config.encoder.dtype = "float32"
-  run = runs.Run(config, run.workdir, run.dataset)
+  run = runs.Run(configs.changed(run.config, {"encoder.dtype": "float32"}), run.workdir, run.dataset)
   return Trained(run, trained.params, trained.extra_state, trained.step)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import ml_collections
 
+from xmc_jax import config as configs
 from xmc_jax import models
 from xmc_jax.errors import ConfigError
 from xmc_jax.plan import chunks, memory
@@ -75,15 +76,11 @@ def plan(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip | None = No
   head = models.head_settings(config.encoder, models.modules_of(config.encoder))
   if config.encoder.dtype == "auto":
     head["dtype"] = "bfloat16"
-  config = chunks.changed(config, {f"encoder.{key}": value for key, value in head.items()})
+  config = configs.changed(config, {f"encoder.{key}": value for key, value in head.items()})
   chosen = chunks.choose(config, sizes, chip.memory_of_jax, chip.kind)
   config = chunks.changed_method(config, chosen)
   step, account = memory.traced(config, sizes, Rates(OF_PEAK * chip.bfloat16, OF_PEAK * chip.float32))
-  moments = {
-    "training": memory.of_step(step, account),
-    "evaluation": memory.of_evaluation(config, sizes, step),
-  }
-  return Plan(config, sizes, chip, step, account, moments)
+  return Plan(config, sizes, chip, step, account, memory.moments(config, sizes, step, account))
 
 
 def check(made: Plan) -> None:
@@ -92,9 +89,8 @@ def check(made: Plan) -> None:
     return
 
   def total(config: ml_collections.ConfigDict) -> float:
-    step, account = memory.traced(config, made.sizes)
-    parts = memory.of_step(step, account), memory.of_evaluation(config, made.sizes, step)
-    return max(sum(each.values()) for each in parts)
+    moments = memory.moments(config, made.sizes, *memory.traced(config, made.sizes))
+    return made._replace(moments=moments).total
 
   parts = made.moments[made.moment]
   part = max(parts, key=parts.__getitem__)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import ml_collections
 
+from xmc_jax import config as configs
 from xmc_jax import models
 from xmc_jax.console import say
 from xmc_jax.data import Dataset
@@ -118,11 +119,4 @@ def choose_here(config: ml_collections.ConfigDict, dataset: Dataset) -> dict[str
 
 def changed_method(config: ml_collections.ConfigDict, values: Mapping[str, int]) -> ml_collections.ConfigDict:
   """Returns a copy of a config with new values for keys of `config.method`."""
-  return changed(config, {f"method.{key}": value for key, value in values.items()})
-
-
-def changed(config: ml_collections.ConfigDict, values: dict[str, object]) -> ml_collections.ConfigDict:
-  """Returns a copy of a config with new values for dotted keys."""
-  copy = ml_collections.ConfigDict(config.to_dict())
-  copy.update_from_flattened_dict(values)
-  return copy
+  return configs.changed(config, {f"method.{key}": value for key, value in values.items()})

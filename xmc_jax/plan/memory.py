@@ -28,6 +28,13 @@ def traced(
   return step, Accountant(mesh, rates).program(program, [leaf.sharding for leaf in arguments])
 
 
+def moments(
+  config: ml_collections.ConfigDict, sizes: Sizes, step: Step, account: Account
+) -> dict[str, dict[str, float]]:
+  """Returns the bytes on one device, by moment ('training', 'evaluation') and by part."""
+  return {"training": of_step(step, account), "evaluation": of_evaluation(config, sizes, step)}
+
+
 def of_step(step: Step, account: Account) -> dict[str, float]:
   """Returns the bytes, by part, that a step takes on one device."""
   return {**_state(step), "batch": bytes_of(step.batch), "arrays of the step": account.peak}

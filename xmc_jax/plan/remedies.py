@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import ml_collections
 
-from xmc_jax.plan.chunks import changed, first_that
+from xmc_jax.config import changed
+from xmc_jax.plan.chunks import first_that
 from xmc_jax.plan.memory import opens_sources
 
 _FEWEST_TEXTS = 16  # texts encoded together on one device, at least

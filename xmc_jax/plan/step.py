@@ -12,6 +12,7 @@ from jax.extend import core
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax.batching.epochs import epoch_shape
 from xmc_jax.distributed import platform, sharding
@@ -86,9 +87,7 @@ class Step(NamedTuple):
 @_as_on_an_accelerator
 def make(config: ml_collections.ConfigDict, sizes: Sizes) -> Step:
   """Describes the step of a config with chunk sizes, on the mesh that it names."""
-  config = ml_collections.ConfigDict(
-    {**config.to_dict(), "encoder": {**config.encoder.to_dict(), "pretrained": False}}
-  )
+  config = configs.changed(config, {"encoder.pretrained": False})
   mesh = AbstractMesh(
     (config.mesh.data, config.mesh.label), ("data", "label"), axis_types=(AxisType.Auto,) * 2
   )

@@ -126,8 +126,7 @@ def fit_to_data(
   """
   counts = dataset.train.num_labelled, dataset.num_labels
   if dataset.num_validation and config.data.num_validation == fit_to_size.AUTOMATIC:
-    config = ml_collections.ConfigDict(config.to_dict())
-    config.data.num_validation = dataset.num_validation
+    config = configs.changed(config, {"data.num_validation": dataset.num_validation})
   config, chosen = fitted(config, *counts, begun)
   if chosen:
     say(chosen)
@@ -160,8 +159,7 @@ def fitted(
     and all(other.data[key] == config.data[key] for key in _WHICH_ROWS)
     and config.data.num_validation == fit_to_size.AUTOMATIC
   ):
-    given = ml_collections.ConfigDict(config.to_dict())
-    given.data.num_validation = other.data.num_validation
+    given = configs.changed(config, {"data.num_validation": other.data.num_validation})
   result = fit_to_size.fitted(given, num_labelled, num_labels, begun)
   return result, fit_to_size.note(config, result, num_labelled, num_labels)
 

@@ -2,8 +2,7 @@
 
 import contextlib
 
-import ml_collections
-
+from xmc_jax import config as configs
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime
 from xmc_jax.distributed.preemption import Stop
@@ -52,13 +51,12 @@ def train(run: Run, writer: MetricWriter, stop: Stop | None = None) -> None:
 
 def _on_all_rows(run: Run) -> Run:
   """Returns the run without rows held out, in a folder of its own."""
-  config = ml_collections.ConfigDict(run.config.to_dict())
-  config.data.num_validation, config.train.refit, config.train.early_stop_evals = 0, False, 0
+  settings = {"data.num_validation": 0, "train.refit": False, "train.early_stop_evals": 0}
   folder = run.workdir / run_folder.REFIT
   if runtime.is_main_process():
     folder.mkdir(exist_ok=True)
   runtime.barrier(folder.name)
-  return Run(config, folder, run.dataset)
+  return Run(configs.changed(run.config, settings), folder, run.dataset)
 
 
 def _best_step(run: Run) -> int:
