@@ -25,7 +25,8 @@ from xmc_jax.errors import ConfigError
 from xmc_jax.models import BagSpec, EncoderSpec, hf_names
 from xmc_jax.models.sentence_modules import save_sentence_modules
 from xmc_jax.plan import chunks, memory
-from xmc_jax.plan.account import Accountant, Rates
+from xmc_jax.plan.account import Accountant
+from xmc_jax.plan.chips import Rates
 from xmc_jax.plan.table import table
 
 PROGRAMS = json.loads(pathlib.Path("docs/results/accelerator.json").read_text(encoding="utf-8"))
@@ -196,6 +197,16 @@ def test_a_mesh_splits_rows_and_the_masks_that_they_meet():
   specs = ((("label", "data"),), ())
   whole, split = (account_of(dropped, (64, 4), (4, 16), mesh=mesh, specs=each) for each in ((), specs))
   assert split.flops == whole.flops / 8 and split.peak < whole.peak / 7
+
+
+def test_what_a_device_reads_of_others_is_a_copy():
+  """16 of 64 rows, of which it has 8 itself, and their sums; by itself the sums, and these as a row."""
+  mesh = sharding.make(2, 4)
+  sums = jax.shard_map(
+    lambda rows: rows.sum(axis=0, keepdims=True), mesh=mesh, in_specs=P("label"), out_specs=P("label")
+  )
+  assert account_of(sums, (64, 4), mesh=mesh, specs=[(("label", "data"),)]).peak == 4 * (16 * 4 + 4)
+  assert account_of(sums, (64, 4), mesh=mesh, specs=[("label",)]).peak == 4 * (4 + 4)
 
 
 def planned(*overrides, preset: str = "dexml-lf_amazontitles_1.3m", **values) -> plans.Plan:

@@ -11,8 +11,8 @@ from xmc_jax import config as configs
 from xmc_jax import models
 from xmc_jax.errors import ConfigError
 from xmc_jax.plan import chunks, memory
-from xmc_jax.plan.account import Account, Rates
-from xmc_jax.plan.chips import CHIPS, OF_BANDWIDTH, OF_PEAK, USABLE, Chip
+from xmc_jax.plan.account import Account
+from xmc_jax.plan.chips import CHIPS, OF_BANDWIDTH, OF_PEAK, USABLE, Chip, Rates
 from xmc_jax.plan.remedies import remedy
 from xmc_jax.plan.sizes import Sizes, sizes_of
 from xmc_jax.plan.step import Step

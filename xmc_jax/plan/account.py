@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from jax.extend import core
 
+from xmc_jax.plan.chips import Rates
+
 # Beginnings of the names of primitives.
 _REDUCTIONS = ("reduce_", "arg", "cum")  # they compute what they read
 _KERNELS = ("dot_general", "gather", "sort", "top_k", "concatenate", "psum", "all_", "reduce_scatter")
@@ -24,13 +26,6 @@ _PRODUCTS_OF_PARTS = {"BF16_BF16_F32": 1, "BF16_BF16_F32_X3": 3, "BF16_BF16_F32_
 Program = Any  # core.Jaxpr; jax.extend types avals without shapes
 Equation = Any  # core.JaxprEqn
 Split = Mapping[int, frozenset[str]]  # axes of the mesh, by the size of the dimension that they split
-
-
-class Rates(NamedTuple):
-  """Holds the FLOPs of a device in a second, by the type of a product's operands."""
-
-  bfloat16: float
-  float32: float
 
 
 class Account(NamedTuple):
@@ -98,7 +93,7 @@ class _Kernel(NamedTuple):
 
   reads: list[_Array]
   makes: list[_Array]
-  inner: Account
+  inner: Account = Account(0.0, {}, 0.0, 0.0, 0.0)
   times: int = 1
   is_loop: bool = False
 
@@ -163,12 +158,20 @@ class Accountant:
     inner = _programs(equation)[0]
     if equation.primitive.name != "shard_map":
       return self._walk(inner, reads, kernels, local)
-    for array in reads:
-      array.keep()
+    reads = [self._gathered(array, var, kernels) for array, var in zip(reads, inner.invars)]
     makes = self._walk(inner, reads, kernels, local=True)
     for array, var, spec in zip(makes, equation.outvars, equation.params["out_specs"]):
       array.shape, array.split = var.aval.shape, _split(var.aval.shape, spec)
     return makes
+
+  def _gathered(self, array: _Array, var: Any, kernels: list[_Kernel]) -> _Array:
+    """Returns the array as a program of one device reads it: a copy, if other devices have parts of it."""
+    array.keep()
+    gathered = self._array(var, {})
+    if gathered.size <= array.size:
+      return array
+    kernels.append(_Kernel([array], [gathered]))
+    return gathered
 
   def _operation(
     self, equation: Equation, reads: list[_Array], kernels: list[_Kernel], local: bool
@@ -232,9 +235,6 @@ def _total(kernels: list[_Kernel], outputs: list[_Array]) -> Account:
   roots = [kernel.roots() for kernel in kernels]
   roots.append(_roots(outputs))
   last = {array: number for number, arrays in enumerate(roots) for array in arrays}
-  ends = collections.defaultdict(set)
-  for array, number in last.items():
-    ends[number].add(array)
   live: set[_Array] = set()
   size = peak = flops = moved = seconds = 0.0
   arrays: collections.Counter = collections.Counter()
@@ -246,7 +246,7 @@ def _total(kernels: list[_Kernel], outputs: list[_Array]) -> Account:
       peak, arrays = size + kernel.inner.peak, collections.Counter(kernel.inner.arrays)
       for array in live:
         arrays[array.name] += array.size
-    freed = live & (ends[number] | (made - last.keys()))
+    freed = {array for array in live if last.get(array, number) <= number}
     live -= freed
     size -= sum(array.size for array in freed)
     flops += kernel.times * kernel.inner.flops

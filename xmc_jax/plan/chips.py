@@ -3,6 +3,13 @@
 from typing import NamedTuple
 
 
+class Rates(NamedTuple):
+  """Holds the FLOPs of a device in a second, by the type of a product's operands."""
+
+  bfloat16: float
+  float32: float
+
+
 class Chip(NamedTuple):
   """Describes one device.
 
@@ -12,7 +19,7 @@ class Chip(NamedTuple):
     float32: peak FLOP/s of products in full float32 precision (`Precision.HIGHEST`): on a GPU without the
       tensor cores; on a TPU in six bfloat16 passes.
     bandwidth: memory bandwidth in bytes/s.
-    kind: 'gpu' or 'tpu', which selects the compiler's memory model; 'cpu' is for tests.
+    kind: 'gpu' or 'tpu'; JAX takes only a part of a GPU's memory.
   """
 
   memory: float

@@ -6,7 +6,8 @@ import jax
 import ml_collections
 
 from xmc_jax.config import SOURCES
-from xmc_jax.plan.account import Account, Accountant, Rates
+from xmc_jax.plan.account import Account, Accountant
+from xmc_jax.plan.chips import Rates
 from xmc_jax.plan.sizes import Sizes
 from xmc_jax.plan.step import Step, make
 from xmc_jax.retrieval.search import BLOCK_OF_ACCELERATORS
