@@ -20,7 +20,7 @@ import xmc_jax
 from xmc_jax.cli import commands
 from xmc_jax.data import documents
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.runs import create, evaluate, predict
+from xmc_jax.runs import create, evaluate, metric_writer, predict
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.predict import predict_lines
@@ -252,6 +252,24 @@ def test_early_stop(data, tmp_path, monkeypatch, no_training):
   # Once more: it has stopped for good.
   monkeypatch.setattr(loop.TrainStep, "__call__", lambda *_: pytest.fail("it went on"))
   assert _train(run).step == 12
+
+
+def test_it_ends_in_time(data, tmp_path, monkeypatch, no_training):
+  """Epochs of a minute: a fourth would end after 3.5 minutes, in one process or in two."""
+  now = [0.0]
+  monkeypatch.setattr(metric_writer.time, "perf_counter", lambda: now[0])
+
+  def ten_seconds(self, state, batch):
+    now[0] += 10
+    return state._replace(step=state.step + 1), {"loss": jnp.float32(1), "gradient_norm": jnp.float32(1)}
+
+  monkeypatch.setattr(loop.TrainStep, "__call__", ten_seconds)
+  run = tiny_runs.open_run(data, tmp_path / "run", **{"train.num_epochs": 9, "train.minutes": 3.5})
+  assert run.batches.steps_per_epoch == 6
+  for last_step in (7, None, None):
+    with contextlib.closing(MetricWriter(run.workdir)) as writer:
+      loop.train(run, writer, last_step=last_step)
+    assert run.saved.newest.latest() == (last_step or 18)
 
 
 def _train(run):

@@ -122,6 +122,7 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "max_skipped_steps": Key(
       0, "steps that may be skipped because loss or gradient is NaN or Inf; one more ends the run"
     ),
+    "minutes": Key(0.0, "end with the last epoch that fits into so many minutes; 0 is off"),
     "early_stop_evals": Key(0, "stop after n evaluations without a better eval.metric; 0 is off"),
     "refit": Key(
       False, "True: train once more on all rows, those held out too, for as many epochs as were best"

@@ -35,7 +35,7 @@ from xmc_jax.storage import atomic, npy
 _MAY_CHANGE = (
   *("data.cache_dir", "eval.num_examples", "eval.report_page", "eval.batch_size"),
   *("checkpoint.keep", "checkpoint.grace_seconds", "checkpoint.in_background"),
-  *("train.max_skipped_steps", "mesh.", "runtime.", "plan."),
+  *("train.max_skipped_steps", "train.minutes", "mesh.", "runtime.", "plan."),
 )
 
 NEWEST, BEST = "checkpoints", "best"

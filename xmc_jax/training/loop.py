@@ -22,6 +22,7 @@ from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.training import optimizer, readings, validation
 from xmc_jax.training.nonfinite_guard import NonFiniteGuard
 from xmc_jax.training.step import TrainStep
+from xmc_jax.training.time_limit import TimeLimit
 from xmc_jax.types import EXTRA_STATE, Batch, TrainState
 
 
@@ -106,12 +107,10 @@ class _Loop:
     self._guard = NonFiniteGuard(checkpoints, run.workdir / "report", run.config.train.max_skipped_steps)
     self._static = static_labels(run.batches, run.mesh)
     self._num_examples, self._seconds_before = 0, writer.seconds["train"]  # for the rate of this process
+    self._time = TimeLimit(run.config.train.minutes, writer)
 
   def run(self, first: int, total_steps: int) -> None:
-    """Trains from step `first` to the last, or until the validation metric stops rising.
-
-    Without a step to train, saves the parameters as they are.
-    """
+    """Trains from step `first` to the last, or to a stop; without a step, saves the first parameters."""
     refreshes, per_epoch = self._run.method.refreshes, self._run.batches.steps_per_epoch
     progress = contextlib.closing(Progress("train", total_steps, first=first))
     with progress as bar, self._run.embedder.watched(self._stop.check):
@@ -128,9 +127,6 @@ class _Loop:
         last = refresh.next_due(refreshes, first, total_steps, per_epoch)
         self._steps(first, last, total_steps, bar)
         first = last
-    if self._record.stopped:
-      metric, waited = self._run.config.eval.metric, self._record.evals_since_best
-      say(f"train: {metric} has not risen for {waited} evaluations; stopping")
     # Those of another process that predicted meanwhile.
     run_folder.forget(self._run.workdir, *run_folder.RANKING_FILES)
 
@@ -203,6 +199,9 @@ class _Loop:
   def _after(self, step: int, ends: bool) -> None:
     """Does what is due after a step: an epoch's metrics, the validation, the checkpoint."""
     config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
+    if step % per_epoch == 0 and not ends and self._time.end_epoch():
+      self._record.stop()
+      ends = True
     eval_steps = configs.steps(config.eval.every_epochs, per_epoch)
     save_steps = configs.steps(config.checkpoint.every_epochs, per_epoch)
     evaluates = len(self._run.data.validation) > 0 and (ends or bool(eval_steps and step % eval_steps == 0))

@@ -51,7 +51,12 @@ def train(run: Run, writer: MetricWriter, stop: Stop | None = None) -> None:
 
 def _on_all_rows(run: Run) -> Run:
   """Returns the run without rows held out, in a folder of its own."""
-  settings = {"data.num_validation": 0, "train.refit": False, "train.early_stop_evals": 0}
+  settings = {
+    "data.num_validation": 0,
+    "train.refit": False,
+    "train.early_stop_evals": 0,
+    "train.minutes": 0.0,
+  }
   folder = run.workdir / run_folder.REFIT
   if runtime.is_main_process():
     folder.mkdir(exist_ok=True)

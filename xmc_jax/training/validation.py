@@ -14,9 +14,12 @@ def update(trained: Trained, writer: MetricWriter, record: TrainingRecord) -> bo
     scores = evaluate.validate(trained)
   writer.scalars(step, {f"eval/{name}": value for name, value in scores.items()})
   name = run.config.eval.metric
-  improved = record.add_score(step, scores[name], run.config.train.early_stop_evals)
+  patience = run.config.train.early_stop_evals
+  improved = record.add_score(step, scores[name], patience)
   names = [key for key in ("P@1", "P@5", "PSP@1", "R@10", "R@100") if key in scores]
   shown = "  ".join(f"{key} {100 * scores[key]:.2f}" for key in names)
   epoch, texts = step / run.batches.steps_per_epoch, f"{len(run.data.validation):,} held-out texts"
   say(f"epoch {round(epoch, 2):g} on {texts}: {shown}{'  (best so far)' if improved else ''}")
+  if patience and record.evals_since_best >= patience:
+    say(f"train: {name} has not risen for {record.evals_since_best} evaluations; stopping")
   return improved

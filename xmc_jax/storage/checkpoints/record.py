@@ -13,7 +13,7 @@ class TrainingRecord:
     best: the best validation score so far; None before the first.
     best_step: the step with that score.
     evals_since_best: the number of validations since then.
-    stopped: whether training stopped early, because the score has not risen for long enough.
+    stopped: whether training stopped early, because the score has not risen for long enough or time was up.
     unscored: whether the training was stopped before this step was validated.
     skipped: steps that were left out because their loss or gradient was not finite.
     seconds: time by stage, of all processes up to the restored step.
@@ -49,8 +49,12 @@ class TrainingRecord:
       self.evals_since_best = 0
       return True
     self.evals_since_best += 1
-    self.stopped = bool(patience) and self.evals_since_best >= patience
+    self.stopped = self.stopped or (bool(patience) and self.evals_since_best >= patience)
     return False
+
+  def stop(self) -> None:
+    """Notes that training stops here, before its last step."""
+    self.stopped = True
 
   def postpone_score(self) -> None:
     """Notes that this step is saved before it was validated."""
