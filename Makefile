@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Test files are dealt to so many processes; each has the memory of one, some 2 GB.
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# A worker that dies ends the tests: with another in its place, they would never end.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 # Compiling takes most of the tests' time, and half of it without XLA's fusion emitters. The slow tests keep them, as
 # some compare last bits of programs that users run. jaxlib 0.11 does not know this flag; requirements.lock has 0.10.

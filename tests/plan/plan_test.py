@@ -306,12 +306,13 @@ def test_the_table_adds_up():
 REFUSED = {
   "scores": {"method.score_chunk": 50_000, "plan.num_labels": 1_000_000, "train.batch_size": 65_536,
              "plan.chip": "v5e"},
-  "many labels": {"plan.num_labels": 200_000_000},
+  "many labels": {"plan.num_labels": 50_000_000, "plan.chip": "v5e"},
   "points in memory": {"plan.num_points": 400_000_000, "eval.scores": "hybrid"},
   "together": {"method.score_chunk": 50_000, "plan.num_labels": 20_000_000, "train.batch_size": 1_048_576,
                "plan.chip": "v5e"},
   "table": {"method.name": "ova", "method.loss": "binary", "method.labels": "table",
-            "encoder.normalize": False, "method.temperature": 1.0, "plan.num_labels": 200_000_000},
+            "encoder.normalize": False, "method.temperature": 1.0, "plan.num_labels": 50_000_000,
+            "plan.chip": "v5e"},
   "points that are keys": {**_MEMORY, "train.batch_size": 131_072, "method.num_random_negatives": 2000},
 }  # fmt: skip
 

@@ -132,7 +132,7 @@ def info(config: ml_collections.ConfigDict, sizes: Sizes, mesh: Any) -> DatasetI
     vocab_size=sizes.encoder.vocab_size,
     special_ids=_SPECIAL_IDS,
     mesh=mesh,
-    label_counts=np.broadcast_to(np.int32(1), (sizes.num_labels,)),  # without memory: there may be 2³¹
+    label_counts=np.broadcast_to(np.int32(1), (sizes.num_labels,)),  # takes no memory
     graphs=sizes.graphs,
   )
 
