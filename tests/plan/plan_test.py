@@ -306,15 +306,24 @@ def test_the_table_adds_up():
 REFUSED = {
   "scores": {"method.score_chunk": 50_000, "plan.num_labels": 1_000_000, "train.batch_size": 65_536,
              "plan.chip": "v5e"},
-  "many labels": {"plan.num_labels": 50_000_000, "plan.chip": "v5e"},
+  "many labels": {"plan.num_labels": 200_000_000},
   "points in memory": {"plan.num_points": 400_000_000, "eval.scores": "hybrid"},
   "together": {"method.score_chunk": 50_000, "plan.num_labels": 20_000_000, "train.batch_size": 1_048_576,
                "plan.chip": "v5e"},
   "table": {"method.name": "ova", "method.loss": "binary", "method.labels": "table",
-            "encoder.normalize": False, "method.temperature": 1.0, "plan.num_labels": 50_000_000,
-            "plan.chip": "v5e"},
+            "encoder.normalize": False, "method.temperature": 1.0, "plan.num_labels": 200_000_000},
   "points that are keys": {**_MEMORY, "train.batch_size": 131_072, "method.num_random_negatives": 2000},
 }  # fmt: skip
+
+
+def test_counts_of_too_many_labels_are_not_made():
+  """Without a log-prior 450 million labels are planned; with it they would take 15 GB."""
+  many = {"plan.num_labels": 450_000_000, "mesh.label": 256, "plan.chip": "v5p"}
+  assert planned(make_config(**many)).total > 0
+  with pytest.raises(
+    ConfigError, match=r"plan\.num_labels = 450000000.*set --config\.plan\.num_labels=50000000$"
+  ):
+    planned(make_config(**many, **{"method.log_prior": 1.0}))
 
 
 @pytest.mark.parametrize("name", REFUSED)
