@@ -124,8 +124,8 @@ def test_the_model_is_fitted_on_candidates_of_all_queries(monkeypatch):
   seen = {}
   monkeypatch.setattr(hybrid, "fit", lambda names, *arrays: seen.update(names=names, arrays=arrays))
   fit_model(retriever, queries, truth, exclude)
-  features, right, rows, num_true = seen["arrays"]
-  assert seen["names"] == NAMES and features.dtype == np.float32
+  features, right, rows, num_true, others = seen["arrays"]
+  assert seen["names"] == NAMES and not others and features.dtype == np.float32
   (block,) = retriever.blocks(queries, L, 100, exclude)
   made = candidates(block, retriever.names, L)
   labels, queries_alike = like_test_time(retriever, truth)

@@ -61,7 +61,9 @@ def line(why: Mapping[str, Any]) -> str:
 
 def as_dict(reason: Reason, point_texts: Sequence[str]) -> dict[str, Any]:
   """Returns a reason for JSON: 'words'; 'sources' with ranks; first 'voters' with 'text' and 'weight'."""
-  ranks = reason.sources
+  ranks: dict[str, int] = {}
+  for name, rank in reason.sources.items():  # best first
+    ranks.setdefault(name.partition(" of ")[0], rank)
   parts = [words for name, (lowest, words) in _IN_WORDS.items() if ranks.get(name, np.inf) <= lowest]
   if number := len(reason.voters):
     parts.append("1 similar text has it" if number == 1 else f"{number} similar texts have it")
@@ -69,7 +71,7 @@ def as_dict(reason: Reason, point_texts: Sequence[str]) -> dict[str, Any]:
     {"text": point_texts[point], "weight": round(weight, 6)} for point, weight in reason.voters[:_VOTERS]
   ]
   words = "; ".join(dict.fromkeys(parts)) or "no single reason stands out"
-  return {"words": words, "sources": ranks, "voters": voters}
+  return {"words": words, "sources": reason.sources, "voters": voters}
 
 
 def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matrix) -> Reason:

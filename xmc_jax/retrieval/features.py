@@ -12,6 +12,7 @@ from xmc_jax.retrieval.sources import SOURCES, Block, Found
 _KEPT = 150  # candidates of a query, at least
 _FLOOR = 1e-4  # added to scores before their logarithm
 _SMOOTH = 10  # added to ranks before their reciprocal (Cormack et al., 2009, have 60)
+_OF_WORDS = ("lexical_memory", "lexical_labels")  # sources that use no vectors
 _TOP = 10  # a source that ranks a label among this many agrees on it
 _OF_SOURCE = ("score", "log_score", "log_rank")
 _OF_QUERY = ("nearest_cosine", "nearest_word_cosine")
@@ -23,8 +24,8 @@ class Candidates(NamedTuple):
 
   Attributes:
     ids: `[n, C]` int32, rising in each row, padded with -1.
-    features: `[n, C, F]` float32.
-    found: by source, what it found.
+    features: `[n, C, F]` float32; with several encoders, the features by each, side by side.
+    found: by source, what it found; see `name_of`.
   """
 
   ids: np.ndarray
@@ -37,6 +38,11 @@ def feature_names(sources: Sequence[str]) -> list[str]:
   return [f"{source}.{what}" for source in sources for what in _OF_SOURCE] + list(_SHARED)
 
 
+def name_of(source: str, encoder: str) -> str:
+  """Returns the name of a source among those of several encoders; a source of words has no encoder."""
+  return f"{source} of {encoder}" if encoder and source not in _OF_WORDS else source
+
+
 def candidates(block: Block, sources: Sequence[str], k: int) -> Candidates:
   """Collects the best labels of all sources, and keeps those with the best ranks.
 
@@ -44,10 +50,15 @@ def candidates(block: Block, sources: Sequence[str], k: int) -> Candidates:
 
   Args:
     block: n queries.
-    sources: names of SOURCES.
+    sources: names of SOURCES; other encoders of the block add theirs.
     k: labels to rank per query; the candidates are 1.5 times as many, and at least 150.
   """
-  found = {name: SOURCES[name](block) for name in sources}
+  parts = [(block, sources), *((other, other.retriever.names) for other in block.others)]
+  found: dict[str, Found] = {}
+  for part, names in parts:
+    found |= {
+      name: SOURCES[source](part) for source in names if (name := name_of(source, part.encoder)) not in found
+    }
   ids = np.zeros((len(block.unit), 0), np.int32)
   for one in found.values():
     ids = merged(ids, one.ids)
@@ -60,7 +71,10 @@ def candidates(block: Block, sources: Sequence[str], k: int) -> Candidates:
   best = np.sort(best, axis=1)
   ids = np.take_along_axis(ids, best, axis=1)
   scores, ranks = (np.take_along_axis(array, best[..., None], axis=1) for array in (scores, ranks))
-  return Candidates(ids, _features(block, ids, scores, ranks), found)
+  column = {name: place for place, name in enumerate(found)}
+  own = [(part, [column[name_of(source, part.encoder)] for source in names]) for part, names in parts]
+  features = [_features(part, ids, scores[..., columns], ranks[..., columns]) for part, columns in own]
+  return Candidates(ids, np.concatenate(features, axis=-1), found)
 
 
 def _features(block: Block, ids: np.ndarray, scores: np.ndarray, ranks: np.ndarray) -> np.ndarray:

@@ -123,11 +123,11 @@ def fit_model(
 
   starts = range(0, len(queries.vectors), _BLOCK)
   parts = _each_block(retriever, queries, _DEPTH, exclude, work, starts)
-  names = feature_names(retriever.names)
+  names, *others = (feature_names(one.names) for one in retriever.by_encoder.values())
   if not parts:
-    return fixed(names)
+    return fixed(names, others)
   features, right, rows = map(np.concatenate, zip(*parts))
-  return fit(names, features, right, rows, truth[rows_alike][:, labels].nnz)
+  return fit(names, features, right, rows, truth[rows_alike][:, labels].nnz, others)
 
 
 def like_test_time(retriever: Retriever, truth: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:

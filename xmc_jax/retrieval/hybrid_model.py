@@ -9,7 +9,8 @@ for the few that are likely: beta calibration (Kull et al., 2017) corrects their
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,8 @@ _FIXED_WEIGHTS = pathlib.Path(__file__).with_name("fixed_weights.json")
 class HybridModel:
   """Predicts the probability that a candidate label is right.
 
+  With several encoders there is one for the features by each; the mean of their log-odds is calibrated.
+
   Args:
     features: names of the F features.
     linear: `[F + 1]` float64 weights of the raw features, and the intercept.
@@ -52,9 +55,10 @@ class HybridModel:
     num_rows: number of queries that it was fitted on; 0 for weights that were fitted on other data.
     threshold: the least probability of labels to return, for the best F1.
     calibration: `[3]` weights a, b, c: probability p becomes σ(a ln p - b ln(1 - p) + c).
+    others: models of the features by other encoders, which follow; their own calibrations do not count.
 
   Attributes:
-    features, linear, num_rows, threshold: as given.
+    features, linear, num_rows, threshold, others: as given.
     has_trees: whether the model has trees.
   """
 
@@ -67,16 +71,19 @@ class HybridModel:
     num_rows: int = 0,
     threshold: float = 0.5,
     calibration: np.ndarray | Sequence[float] = _UNCHANGED,
+    others: Sequence["HybridModel"] = (),
   ):
     self.features, self.num_rows, self.threshold = list(features), num_rows, threshold
     self.linear, self._trees = np.asarray(linear, np.float64), trees
     self._joint, self._calibration = np.asarray(joint, np.float64), np.asarray(calibration, np.float64)
-    self.has_trees = trees is not None
+    self.has_trees, self.others = trees is not None, others
 
   def probabilities(self, features: np.ndarray) -> np.ndarray:
     """Returns the probabilities `[n]` float32, between 0 and 1, of candidates' features `[n, F]`."""
-    exact = _probabilities(self.log_odds(features), self._joint, self._calibration)
-    return np.clip(exact.astype(np.float32), *_LIMITS)
+    each = (self, *self.others)
+    parts = _split(features, (model.features for model in each))
+    joined = [_joined(model.log_odds(part), model._joint) for model, part in zip(each, parts)]
+    return np.clip(_calibrated(np.mean(joined, axis=0), self._calibration).astype(np.float32), *_LIMITS)
 
   def log_odds(self, features: np.ndarray) -> np.ndarray:
     """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 without trees)."""
@@ -88,9 +95,12 @@ class HybridModel:
 
   def save(self, path: pathlib.Path) -> None:
     """Writes a JSON file, whole or not at all."""
-    content = {
-      "format": _FORMAT,
-      "version": _VERSION,
+    others = {"others": [model._content() for model in self.others]} if self.others else {}
+    content = {"format": _FORMAT, "version": _VERSION, **self._content(), **others}
+    atomic.write_text(path, checksums.to_json(content))
+
+  def _content(self) -> dict[str, Any]:
+    return {
       "features": self.features,
       "num_rows": self.num_rows,
       "linear": self.linear.tolist(),
@@ -99,7 +109,6 @@ class HybridModel:
       "trees": self._trees and {"nodes": self._trees.nodes, "values": self._trees.values},
       "threshold": self.threshold,
     }
-    atomic.write_text(path, checksums.to_json(content))
 
   @classmethod
   def load(
@@ -121,69 +130,101 @@ class HybridModel:
       written = content.pop("format"), content.pop("version")
       if written != (_FORMAT, _VERSION):
         raise ValueError(f"format version {written[1]!r:.20}, and this program reads {_VERSION}")
-      trees = content.pop("trees")
-      return cls(**content, trees=trees and Trees(**trees))
+      others = [cls._of_content(other) for other in content.pop("others", ())]
+      return cls._of_content({**content, "others": others})
     except (OSError, ValueError, KeyError) as error:
       why = (str(error).splitlines() or [type(error).__name__])[0][:200]
       raise DataError(f"{path}: not readable ({why}); {remedy}") from None
 
+  @classmethod
+  def _of_content(cls, content: dict[str, Any]) -> "HybridModel":
+    trees = content.pop("trees")
+    return cls(**content, trees=trees and Trees(**trees))
+
 
 def fit(
-  names: list[str], features: np.ndarray, right: np.ndarray, rows: np.ndarray, num_true: int = 0
+  names: Sequence[str],
+  features: np.ndarray,
+  right: np.ndarray,
+  rows: np.ndarray,
+  num_true: int = 0,
+  others: Sequence[Sequence[str]] = (),
 ) -> HybridModel:
   """Fits the model on candidates of queries that are not in the memory.
 
   Args:
-    names: names of the F features.
+    names: names of the features.
     features: `[n, F]` float32 of n candidates.
     right: `[n]` bool, whether each candidate is right.
     rows: `[n]` int, the query of each candidate.
     num_true: number of true labels of the queries, for the threshold; 0 counts those among the candidates.
+    others: names of the features by other encoders, which follow; F names in all.
 
   Returns:
     The model, the same with any number of threads. It has no trees if there are fewer than 50 queries, or if
     two of the three folds have only right, or only wrong, candidates. If all folds do, it is that of `fixed`.
   """
   if right.all() or not right.any():
-    return fixed(names)
+    return fixed(names, others)
   queries = np.unique(rows)
   shuffled = np.random.default_rng(0).permutation(queries)
-  parts = [np.isin(rows, shuffled[fold::_FOLDS]) for fold in range(_FOLDS)]
-  one_kind = any(right[~out].all() or not right[~out].any() for out in parts)
-  has_trees = len(queries) >= FEWEST_ROWS and not one_kind
-  joint, calibration = np.array([1.0, 0.0, 0.0]), np.array(_UNCHANGED)
+  folds = [np.isin(rows, shuffled[fold::_FOLDS]) for fold in range(_FOLDS)]
+  if any(right[~out].all() or not right[~out].any() for out in folds):
+    folds = []
+  has_trees = len(queries) >= FEWEST_ROWS and bool(folds)
+  each = (names, *others)
   with cpu_cores.one_thread_per_product:  # the last bits of a product depend on the number of threads
-    if not one_kind:
-      out_of_fold = np.zeros((len(rows), 2))
-      for out in parts:
-        models = _fitted_models(names, features[~out], right[~out], has_trees)
-        out_of_fold[out] = HybridModel(names, *models).log_odds(features[out])
-      joint = _joint(out_of_fold, right) if has_trees else joint
-      inputs = _beta_inputs(out_of_fold, joint)
+    fitted = [_stacked(own, part, right, folds, has_trees) for own, part in zip(each, _split(features, each))]
+    (model, *more), unseen = zip(*fitted)
+    log_odds, calibration = np.mean(unseen, axis=0), np.array(_UNCHANGED)
+    if folds:
+      inputs = _beta_inputs(log_odds)
       calibration = _regression_from(inputs, right, calibration, np.full(3, _CALIBRATION_TRUST), least=0.01)
-    linear, trees = _fitted_models(names, features, right, has_trees)
-    model = HybridModel(names, linear, trees, joint, len(queries), calibration=calibration)
-    unseen = model.log_odds(features) if one_kind else out_of_fold
-    probabilities = _probabilities(unseen, joint, calibration)
-    model.threshold = metrics.f1_threshold(probabilities, right, num_true or int(right.sum()))
+    threshold = metrics.f1_threshold(_calibrated(log_odds, calibration), right, num_true or int(right.sum()))
+    model.num_rows, model.threshold, model.others = len(queries), threshold, more
+    model._calibration = calibration
     return model
 
 
-def fixed(names: list[str]) -> HybridModel:
+def fixed(names: Sequence[str], others: Sequence[Sequence[str]] = ()) -> HybridModel:
   """Returns a model with weights fitted on several other data sets; unknown features get weight 0."""
   content = json.loads(_FIXED_WEIGHTS.read_text(encoding="utf-8"))
-  return HybridModel(names, [*(content["weights"].get(name, 0.0) for name in names), content["intercept"]])
+  linear = [*(content["weights"].get(name, 0.0) for name in names), content["intercept"]]
+  return HybridModel(names, linear, others=[fixed(other) for other in others])
+
+
+def _split(features: np.ndarray, each: Iterable[Sequence[str]]) -> list[np.ndarray]:
+  """Splits features `[n, F]` into those by each encoder, which have these names."""
+  return np.split(features, np.cumsum([len(names) for names in each])[:-1], axis=1)
+
+
+def _stacked(
+  names: Sequence[str], features: np.ndarray, right: np.ndarray, folds: Sequence[np.ndarray], has_trees: bool
+) -> tuple[HybridModel, np.ndarray]:
+  """Fits the model of one encoder's features, without calibration.
+
+  Returns:
+    The model, and the log-odds `[n]` of rows that it was not fitted on; without folds, of all as fitted.
+  """
+  joint, unseen = np.array([1.0, 0.0, 0.0]), np.zeros((len(right), 2))
+  for out in folds:
+    models = _fitted_models(names, features[~out], right[~out], has_trees)
+    unseen[out] = HybridModel(names, *models).log_odds(features[out])
+  if has_trees:
+    joint = _joint(unseen, right)
+  model = HybridModel(names, *_fitted_models(names, features, right, has_trees), joint)
+  return model, _joined(unseen if folds else model.log_odds(features), joint)
 
 
 def _fitted_models(
-  names: list[str], features: np.ndarray, right: np.ndarray, has_trees: bool
+  names: Sequence[str], features: np.ndarray, right: np.ndarray, has_trees: bool
 ) -> tuple[np.ndarray, Trees | None]:
   """Fits both models; returns the regression's weights `[F + 1]` and the trees, if any."""
   trees = boosted_trees.fitted(features, right, _TREES, _NUM_TREES) if has_trees else None
   return _fitted_regression(names, features, right), trees
 
 
-def _fitted_regression(names: list[str], features: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _fitted_regression(names: Sequence[str], features: np.ndarray, right: np.ndarray) -> np.ndarray:
   """Fits a logistic regression with a prior around the weights of `fixed`; returns weights `[F + 1]`.
 
   The strength of the prior is for features of variance 1. The intercept has no prior.
@@ -219,10 +260,13 @@ def _regression_from(
   return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 200}).x
 
 
-def _beta_inputs(log_odds: np.ndarray, joint: np.ndarray) -> np.ndarray:
-  """Joins log-odds `[n, 2]`; returns ln p and -ln(1 - p) of their probabilities, `[n, 2]`."""
-  joined = log_odds @ joint[:2] + joint[2]
-  return np.stack([-np.logaddexp(0, -joined), np.logaddexp(0, joined)], axis=1)
+def _joined(log_odds: np.ndarray, joint: np.ndarray) -> np.ndarray:
+  return log_odds @ joint[:2] + joint[2]
+
+
+def _beta_inputs(log_odds: np.ndarray) -> np.ndarray:
+  """Returns ln p and -ln(1 - p), `[n, 2]`, of the probabilities with log-odds `[n]`."""
+  return np.stack([-np.logaddexp(0, -log_odds), np.logaddexp(0, log_odds)], axis=1)
 
 
 def _sigmoid(log_odds: np.ndarray) -> np.ndarray:
@@ -234,5 +278,5 @@ def _joint(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
   return _regression_from(log_odds, right, np.zeros(3), np.array([1.0, 1.0, 0.0]), least=0.0)
 
 
-def _probabilities(log_odds: np.ndarray, joint: np.ndarray, calibration: np.ndarray) -> np.ndarray:
-  return _sigmoid(_beta_inputs(log_odds, joint) @ calibration[:2] + calibration[2])
+def _calibrated(log_odds: np.ndarray, calibration: np.ndarray) -> np.ndarray:
+  return _sigmoid(_beta_inputs(log_odds) @ calibration[:2] + calibration[2])

@@ -1,5 +1,6 @@
 """Compares texts by their words: tf-idf vectors, and the nearest texts of a table by cosine."""
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -84,6 +85,46 @@ class TextTable:
   def nearest(self, queries: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Finds the k nearest texts of each query; see `largest`."""
     return largest(self.cosines(queries), k)
+
+
+class Words:
+  """Indexes training queries and labels by their words; encoders of the same texts share it.
+
+  Args:
+    point_texts, label_texts: the texts.
+
+  Attributes:
+    lexicon: of all these texts.
+    points, labels: the tables of the texts.
+  """
+
+  def __init__(self, point_texts: Sequence[str], label_texts: Sequence[str]):
+    self.lexicon = Lexicon(itertools.chain(point_texts, label_texts))
+    self.points = TextTable(self.lexicon.vectors(point_texts))
+    self.labels = TextTable(self.lexicon.vectors(label_texts))
+
+
+class QueryWords:
+  """Holds what is known of some queries by their words, each computed at its first use.
+
+  Args:
+    index: the index to compare with.
+    texts: n queries.
+    k: number of near training queries.
+  """
+
+  def __init__(self, index: Words, texts: Sequence[str], k: int):
+    self._index, self._texts, self._k = index, texts, k
+
+  @functools.cached_property
+  def vectors(self) -> sp.csr_matrix:
+    """Returns the queries' tf-idf vectors, CSR `[n, V]`."""
+    return self._index.lexicon.vectors(self._texts)
+
+  @functools.cached_property
+  def near(self) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `[n, k]` training queries that share words, and their cosines; padded with -1 and 0."""
+    return self._index.points.nearest(self.vectors, self._k)
 
 
 def cosines_at(queries: sp.csr_matrix, vectors: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:

@@ -8,7 +8,6 @@ formulas.
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from jax.sharding import Mesh
 
 from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval.index import Index
-from xmc_jax.retrieval.lexical import Lexicon, TextTable, largest
+from xmc_jax.retrieval.lexical import QueryWords, Words, largest
 from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
 from xmc_jax.retrieval.search import Ranking, padding, with_bias_column
 
@@ -79,15 +78,19 @@ class Retriever:
   Args:
     corpus: what to search.
     backend, devices: arguments of `Index`, for labels and for the memory.
+    words: the index of the words of the same texts, if there is one; None makes it.
 
   Attributes:
     corpus: as given, but with finite label vectors and without point vectors.
     points: `[N, D]` float32 unit embeddings of the training queries.
     names: the sources that this corpus has data for, in the order of `SOURCES`.
     log_frequency: `[L]` float32, ln(1 + number of training queries in the memory with the label).
+    words: the index of words.
   """
 
-  def __init__(self, corpus: Corpus, *, backend: str = "exact", devices: Mesh | None = None):
+  def __init__(
+    self, corpus: Corpus, *, backend: str = "exact", devices: Mesh | None = None, words: Words | None = None
+  ):
     by_scorer = {name: _finite(vectors) for name, vectors in corpus.label_vectors.items()}
     self.points = unit_rows(_finite(corpus.point_vectors))
     # Keeps only one copy of the points, as there may be millions.
@@ -99,13 +102,16 @@ class Retriever:
       for name, vectors in corpus.label_vectors.items()
     }
     self._memory = index(self.points, name="memory") if len(self.points) else None
-    self.lexicon = Lexicon(itertools.chain(corpus.point_texts, corpus.label_texts))
-    self.point_words = TextTable(self.lexicon.vectors(corpus.point_texts))
-    self.label_words = TextTable(self.lexicon.vectors(corpus.label_texts))
+    self.words = words or Words(corpus.point_texts, corpus.label_texts)
     self.log_frequency = np.log1p(np.bincount(corpus.truth.indices, minlength=corpus.truth.shape[1])).astype(
       np.float32
     )
     self.names = source_names(corpus.label_vectors)
+
+  @property
+  def by_encoder(self) -> Mapping[str, "Retriever"]:
+    """Returns by encoder the retriever that searches by it alone; a single encoder has no name."""
+    return {"": self}
 
   def blocks(
     self, queries: Queries, k: int, size: int, exclude: sp.csr_matrix | None = None
@@ -137,6 +143,7 @@ class Retriever:
         ranked={name: Ranking(ranking.ids[rows], ranking.scores[rows]) for name, ranking in ranked.items()},
         near=Ranking(near.ids[rows], near.scores[rows]),
         exclude=None if exclude is None else exclude[rows],
+        of_words=QueryWords(self.words, queries.texts[rows], min(_NEAR, len(self.points))),
       )
 
     return [block(start) for start in range(0, len(unit), size)]
@@ -163,6 +170,9 @@ class Block:
     ranked: by source, labels ranked by vectors.
     near: `[n, m]` nearest training queries, and their cosines.
     exclude: CSR `[n, L]`, or None.
+    of_words: what is known by words.
+    encoder: the name of the encoder, if there are several.
+    others: the same queries by other encoders.
   """
 
   retriever: Retriever
@@ -172,16 +182,14 @@ class Block:
   ranked: Mapping[str, Ranking]
   near: Ranking
   exclude: sp.csr_matrix | None
+  of_words: QueryWords
+  encoder: str = ""
+  others: Sequence["Block"] = ()
 
-  @functools.cached_property
-  def words(self) -> sp.csr_matrix:
-    """Returns the queries' tf-idf vectors, CSR `[n, V]`."""
-    return self.retriever.lexicon.vectors(self.queries.texts)
-
-  @functools.cached_property
+  @property
   def near_by_words(self) -> Ranking:
     """Returns `[n, m]` training queries that share words, and their cosines; padded with -1 and 0."""
-    return Ranking(*self.retriever.point_words.nearest(self.words, min(_NEAR, len(self.retriever.points))))
+    return Ranking(*self.of_words.near)
 
   def voted(self, voters: Neighbors) -> Found:
     """Returns the labels of training queries, ranked by their votes."""
@@ -219,17 +227,17 @@ def lexical_memory(block: Block) -> Found:
 
 def lexical_labels(block: Block) -> Found:
   """Scores a label by the tf-idf cosine of its text."""
-  table = block.retriever.label_words
-  by_words = block.scored(table.cosines(block.words))
-  return by_words._replace(scores_of=lambda ids: table.cosines_of(block.words, np.maximum(ids, 0)))
+  table = block.retriever.words.labels
+  by_words = block.scored(table.cosines(block.of_words.vectors))
+  return by_words._replace(scores_of=lambda ids: table.cosines_of(block.of_words.vectors, np.maximum(ids, 0)))
 
 
 def memory_regression(block: Block) -> Found:
   """Scores a label by ridge regression on the training queries nearest by embedding and words together."""
   retriever = block.retriever
   near = merged(block.near.ids, block.near_by_words.ids)
-  words = retriever.point_words.vectors
-  return block.voted(ridge_weights(near, block.unit, block.words, retriever.points, words))
+  words = retriever.words.points.vectors
+  return block.voted(ridge_weights(near, block.unit, block.of_words.vectors, retriever.points, words))
 
 
 SOURCES: dict[str, Callable[[Block], Found]] = {

@@ -1,0 +1,43 @@
+"""Retrieves by several encoders of the same texts."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax.retrieval.sources import Block, Queries, Retriever
+
+
+class CombinedRetriever(Retriever):
+  """Searches by several encoders; the vectors of queries are those by each encoder, side by side.
+
+  Args:
+    by_encoder: the retrievers by encoder; they have the same texts, and share the index of words.
+
+  Attributes:
+    corpus, words, points, names, log_frequency: those of the first.
+  """
+
+  def __init__(self, by_encoder: Mapping[str, Retriever]):
+    vars(self).update(vars(next(iter(by_encoder.values()))))
+    self._by_encoder = by_encoder
+
+  @property
+  def by_encoder(self) -> Mapping[str, Retriever]:
+    """Returns by encoder the retriever that searches by it alone."""
+    return self._by_encoder
+
+  def blocks(self, queries: Queries, k: int, size: int, exclude: sp.csr_matrix | None = None) -> list[Block]:
+    """Returns the blocks of the first encoder, with those of the others in them; see `Retriever.blocks`."""
+    ends = np.cumsum([retriever.points.shape[1] for retriever in self._by_encoder.values()])
+    vectors = dict(zip(self._by_encoder, np.split(queries.vectors, ends[:-1], axis=1)))
+    found = [
+      [dataclasses.replace(block, encoder=name) for block in retriever.blocks(own, k, size, exclude)]
+      for name, retriever in self._by_encoder.items()
+      for own in [queries._replace(vectors=vectors[name])]
+    ]
+    return [
+      dataclasses.replace(first, others=[dataclasses.replace(one, of_words=first.of_words) for one in others])
+      for first, *others in zip(*found)
+    ]
