@@ -21,7 +21,7 @@ from xmc_jax import metrics
 from xmc_jax.retrieval import features, hybrid, hybrid_model
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries, Retriever
-from xmc_jax.runs import evaluate, ranking
+from xmc_jax.runs import corpora, evaluate
 from xmc_jax.runs import run as runs
 from xmc_jax.storage import atomic
 
@@ -46,8 +46,8 @@ class Material:
     self.name, self.held_out, self.test = run.dataset.name, run.data.validation, run.dataset.test.rows(rows)
     queries = lambda split: Queries(trained.queries(split.tokens), split.texts)
     self._queries = {split: queries(split) for split in (self.held_out, self.test)}
-    self.fitting = ranking.retriever(trained, run.data.train.row_numbers)
-    self.testing = ranking.retriever(trained)
+    self.fitting = corpora.retriever(trained, run.data.train.row_numbers)
+    self.testing = corpora.retriever(trained)
 
   def fit(self, rows: np.ndarray) -> hybrid_model.HybridModel:
     """Fits the model on some validation rows."""

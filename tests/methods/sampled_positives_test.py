@@ -12,7 +12,7 @@ import tiny_runs
 from xmc_jax.data.dataset import unfiltered
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components.pool_losses import pool_loss
-from xmc_jax.runs import ranking
+from xmc_jax.runs import corpora
 from xmc_jax.types import DatasetInfo
 
 SOFT_TOP_K = {"method.loss": "soft_top_k"}
@@ -114,6 +114,6 @@ def test_relevances_of_the_data_are_weights_of_a_step(tmp_path):
   for row, weights in zip(batch.rows, batch.weights):
     relevances = truth[row].data
     np.testing.assert_allclose(weights[weights > 0], relevances / relevances.sum(), rtol=1e-6)
-  rows, votes = ranking.labelled(run, np.arange(9))
+  rows, votes = corpora.labelled(run, np.arange(9))
   relevances = run.dataset.train.unfiltered_positives[rows] * (1 / tiny_runs.NUM_LABELS)
   np.testing.assert_allclose(votes.toarray(), relevances.toarray(), rtol=1e-6)

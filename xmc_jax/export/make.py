@@ -14,7 +14,7 @@ from xmc_jax.distributed import runtime, split_table
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export import card, exported, label_files, memory_files, programs, sentence_transformers
 from xmc_jax.export.memory_files import Memory
-from xmc_jax.runs import label_frequency, label_functions, ranking
+from xmc_jax.runs import corpora, label_frequency, label_functions, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import atomic, whole_folder
@@ -163,7 +163,7 @@ def _write_index(
   """Writes the label index; returns why there is no ScaNN index, '' if there is one."""
   run, scorers = source.trained.run, {}
   if len(source.scorers) > 1:
-    scorers = {scorer: [array] for scorer, array in ranking.label_vectors(source.trained).items()}
+    scorers = {scorer: [array] for scorer, array in corpora.label_vectors(source.trained).items()}
   sample = _sample(source.trained)
   texts, keys = run.dataset.labels.texts, run.dataset.label_keys
   no_scann = label_files.write(folder, [vectors], texts, sample, keys=keys, scorers=scorers, points=points)
@@ -175,7 +175,7 @@ def _write_index(
 def _memory(source: _Source) -> tuple[Memory, np.ndarray]:
   """Returns the hybrid ranker's memory, with `points` still empty, and the training rows of its points."""
   run, train = source.trained.run, source.trained.run.dataset.train
-  rows, truth = ranking.labelled(run, np.arange(len(train)))
+  rows, truth = corpora.labelled(run, np.arange(len(train)))
   none = np.zeros((0, 0), np.float32)
   model = ranking.hybrid_model(source.original)
   return Memory(none, truth, train.texts[rows], run.config.method.temperature, model), rows

@@ -28,14 +28,16 @@ class CombinedRetriever(Retriever):
     """Returns by encoder the retriever that searches by it alone."""
     return self._by_encoder
 
+  def split(self, queries: Queries) -> list[Queries]:
+    """Returns the queries with the vectors by each encoder."""
+    ends = np.cumsum([retriever.points.shape[1] for retriever in self._by_encoder.values()])
+    return [queries._replace(vectors=part) for part in np.split(queries.vectors, ends[:-1], axis=1)]
+
   def blocks(self, queries: Queries, k: int, size: int, exclude: sp.csr_matrix | None = None) -> list[Block]:
     """Returns the blocks of the first encoder, with those of the others in them; see `Retriever.blocks`."""
-    ends = np.cumsum([retriever.points.shape[1] for retriever in self._by_encoder.values()])
-    vectors = dict(zip(self._by_encoder, np.split(queries.vectors, ends[:-1], axis=1)))
     found = [
       [dataclasses.replace(block, encoder=name) for block in retriever.blocks(own, k, size, exclude)]
-      for name, retriever in self._by_encoder.items()
-      for own in [queries._replace(vectors=vectors[name])]
+      for (name, retriever), own in zip(self._by_encoder.items(), self.split(queries))
     ]
     return [
       dataclasses.replace(first, others=[dataclasses.replace(one, of_words=first.of_words) for one in others])

@@ -43,7 +43,8 @@ def with_labels(trained: Trained, added: str | Path | Mapping[str, str]) -> Trai
   """
   dataset = trained.run.dataset
   texts = added if isinstance(added, Mapping) else read(Path(added).expanduser(), dataset.manifest)
-  label_functions.check_by_text(trained, "train a run on data that have these labels")
+  for member in trained.members.values():
+    label_functions.check_by_text(member, "train a run on data that have these labels")
   known = Vocabulary(list(dataset.labels.texts), list(dataset.label_keys))
   new = {key: text for key, text in texts.items() if key not in known and text not in known}
   say(f"{len(new):,} labels added, {len(texts) - len(new):,} were there already")

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import pathlib
+import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -14,7 +15,7 @@ import scipy.sparse as sp
 
 from xmc_jax import config as configs
 from xmc_jax import data, metrics, sanitize
-from xmc_jax.console import Progress
+from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime
 from xmc_jax.metrics.hits import as_truth, find_hits
 from xmc_jax.retrieval.explanations import as_dict
@@ -22,7 +23,8 @@ from xmc_jax.retrieval.explanations import line as as_line
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs.ranking import Rank, by_products, hybrid, own_ranker
+from xmc_jax.runs import corpora
+from xmc_jax.runs.ranking import Rank, by_products, hybrid, hybrid_model, own_ranker
 from xmc_jax.runs.run import Run
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import atomic
@@ -38,7 +40,9 @@ Why = Callable[[np.ndarray, np.ndarray], list[dict[int, str]]]
 
 def embed_split(trained: Trained, split: data.Split) -> np.ndarray:
   """Embeds the points of a split; returns `[n, D]`."""
-  with contextlib.closing(Progress("evaluate", len(split), unit="text")) as bar:
+  with contextlib.closing(Progress("evaluate", len(split) * len(trained.members), unit="text")) as bar:
+    if trained.run.members:  # whose tokens may be others
+      return trained.embed(split.texts, bar.update)
     return trained.queries(split.tokens, bar.update)
 
 
@@ -50,7 +54,8 @@ def rank_split(run: Run, rank: Rank, queries: np.ndarray, split: data.Split) -> 
 def rank_test(trained: Trained, vectors: np.ndarray, chosen: str) -> tuple[dict[str, Ranking], Why | None]:
   """Ranks the embedded test rows by the chosen scores, and by each of their parts alone.
 
-  The parts of 'hybrid' are the paper's own ranking and each source; the parts of 'fused' are the scorers.
+  The parts of 'hybrid' are the paper's own ranking and each source, or, if runs are combined, each of them;
+  the parts of 'fused' are the scorers.
   Lets go of the vectors of `trained`.
 
   Returns:
@@ -63,11 +68,30 @@ def rank_test(trained: Trained, vectors: np.ndarray, chosen: str) -> tuple[dict[
     rankings = {kind: trained.ranker(kind)(queries, k, test.filter) for kind in kinds}
     trained.release()
     return rankings, None
+  if trained.run.members:
+    return _rank_combined(trained, queries)
   opened = hybrid(trained)
   own = {"fused": own_ranker(trained)(queries, k, test.filter)} if scorers else {}
   trained.release()  # before the longest search
   joined, alone = opened.rank_with_sources(queries, k, test.filter)
   return {"hybrid": joined, **own, **alone}, functools.partial(_why, opened, vectors, test)
+
+
+def _rank_combined(trained: Trained, queries: Queries) -> tuple[dict[str, Ranking], Why]:
+  """Ranks by combined runs, and by each of them alone; says how fast each is."""
+  test, retriever = trained.run.dataset.test, corpora.combined(trained)
+  opened = HybridRanker(retriever, hybrid_model(trained))
+  rankers = {"hybrid": (opened, queries)}
+  for (name, alone), own in zip(retriever.by_encoder.items(), retriever.split(queries)):
+    rankers[f"{name} alone"] = HybridRanker(alone, hybrid_model(trained.members[name])), own
+  trained.release()
+  rankings, speeds = {}, []
+  for name, (ranker, own) in rankers.items():
+    start = time.perf_counter()
+    rankings[name] = ranker.rank(own, trained.run.config.eval.k, test.filter)
+    speeds.append(f"{name} {len(test) / (time.perf_counter() - start):,.0f}")
+  say(f"texts ranked a second, embedding left out: {', '.join(speeds)}")
+  return rankings, functools.partial(_why, opened, queries.vectors, test)
 
 
 def _why(

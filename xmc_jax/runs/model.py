@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import methods
-from xmc_jax.data.tokens import Encoder
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.explanations import as_dict
 from xmc_jax.retrieval.hybrid import HybridRanker
@@ -103,7 +101,7 @@ class Model:
   def __init__(self, trained: Trained, scores: str = ""):
     self._trained, self._run, self.step = trained, trained.run, trained.step
     self._scores, self._few_shapes = scores, False
-    methods.check_scores(self._chosen, self._run.config, self._run.method)
+    self._run.check_scores(self._chosen)
 
   @classmethod
   def load(
@@ -182,10 +180,9 @@ class Model:
   @property
   def cut(self) -> str:
     """Returns how many of the texts so far are longer than what the encoder reads, in words; '' if none."""
-    if not (count := self._tokens.num_cut):
-      return ""
-    length = self._tokens.max_length
-    return f"{count:,} texts are cut at {length} tokens for the encoder, by the run's data.max_length"
+    most = max((one.tokens for one in self._trained.members.values()), key=lambda tokens: tokens.num_cut)
+    how = f"at {most.max_length} tokens for the encoder, by the run's data.max_length"
+    return f"{most.num_cut:,} texts are cut {how}" if most.num_cut else ""
 
   @property
   def _chosen(self) -> str:
@@ -204,21 +201,18 @@ class Model:
       return functools.partial(self._sources.rank_by, self._chosen)
     return self._trained.ranker(self._chosen)
 
-  @functools.cached_property
-  def _tokens(self) -> Encoder:
-    return Encoder(self._run.dataset.tokenizer(), self._run.config.data.max_length)
-
   def embed(self, texts: Sequence[str]) -> np.ndarray:
     """Returns `[n, D]` float32 embeddings of texts, as queries.
 
     A dual encoder embeds labels in the same way. In UniDEC, only the first `encoder.projection_dim` columns
-    are the dual encoder's; the others are compared with classifiers, which a text does not have.
+    are the dual encoder's; the others are compared with classifiers, which a text does not have. Of combined
+    runs, the embeddings by each are side by side.
 
     Raises:
       UserError: `texts` is not a list of texts.
     """
     check_texts(texts)
-    return self._trained.queries(self._tokens.table(texts), few_shapes=self._few_shapes)
+    return self._trained.embed(texts, few_shapes=self._few_shapes)
 
   def check_k(self, k: int, threshold: float = -math.inf) -> int:
     """Returns k, which `predict` takes; with a threshold, at most the number of labels.
@@ -275,7 +269,8 @@ class Model:
     """
     self._few_shapes = True
     self.open(explain=True)
-    self._run.embedder.compile_few_shapes(self._trained.params, self._trained.extra_state)
+    for one in self._trained.members.values():
+      one.run.embedder.compile_few_shapes(one.params, one.extra_state)
     texts = list(itertools.islice(itertools.cycle(self._run.dataset.train.texts), num_texts))
     for k in depths:
       sizes = itertools.takewhile(lambda size: size < num_texts, (1 << power for power in itertools.count()))

@@ -19,8 +19,8 @@ from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel, fixed
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.key_memory import KeyMemory
 from xmc_jax.retrieval.search import Ranking, with_bias_column
-from xmc_jax.retrieval.sources import Corpus, Queries, Retriever, source_names
-from xmc_jax.runs import label_frequency
+from xmc_jax.retrieval.sources import Queries, source_names
+from xmc_jax.runs import corpora, label_frequency
 from xmc_jax.storage import run_folder
 
 if TYPE_CHECKING:
@@ -162,13 +162,9 @@ def _key_memory(trained: "Trained", rows: np.ndarray, weight: float = 0.0) -> Ke
     temperature=run.method.key_temperature,
     weight=weight,
     num_keys=run.config.eval.num_keys,
-    backend=_backend(run),
+    backend=corpora.backend(run),
     devices=run.mesh,
   )
-
-
-def _backend(run: "Run") -> str:
-  return run.config.eval.backend if runtime.is_alone() else "exact"
 
 
 def check_installed(run: "Run") -> None:
@@ -196,12 +192,12 @@ def hybrid(trained: "Trained") -> HybridRanker:
     UserError: its file is damaged, or it cannot be fitted again.
   """
   model = hybrid_model(trained)
-  return HybridRanker(retriever(trained), model)
+  return HybridRanker(corpora.retriever(trained), model)
 
 
 def sources(trained: "Trained") -> HybridRanker:
   """Opens the sources of a run, to rank by one of them or to explain rankings; fits nothing."""
-  opened = retriever(trained)
+  opened = corpora.retriever(trained)
   return HybridRanker(opened, fixed(feature_names(opened.names)))
 
 
@@ -211,25 +207,27 @@ def hybrid_model(trained: "Trained") -> HybridModel:
   Raises:
     UserError: its file is damaged, or it cannot be fitted again.
   """
-  run, path = trained.run, trained.run.ranking_folder / run_folder.HYBRID
+  path, members = trained.run.ranking_folder / run_folder.HYBRID, trained.members.values()
   if path.exists():
     model = HybridModel.load(path)
-  elif run.is_refitted:  # no row is left that the encoder has not seen
+  elif any(member.run.is_refitted for member in members):  # no row is left that the encoder has not seen
     raise UserError(
       f"{path} is missing, and cannot be fitted after train.refit, which trained on the validation rows; "
       "give --scores=encoder, or train anew"
     )
   else:
     model = _fitted(trained)
-  if model.features != feature_names(source_names(run.method.scorers)):
+  expected = [feature_names(source_names(member.run.method.scorers)) for member in members]
+  if [part.features for part in (model, *model.others)] != expected:
     raise UserError(f"{path}: was fitted on other features; delete it, and it is fitted anew")
   return model
 
 
 def _fitted(trained: "Trained") -> HybridModel:
   run, held_out = trained.run, trained.run.data.validation
-  queries = Queries(np.asarray(trained.points[held_out.row_numbers]), held_out.texts)
-  without_held_out = retriever(trained, run.data.train.row_numbers)
+  points = [member.points[held_out.row_numbers] for member in trained.members.values()]
+  queries = Queries(np.concatenate(points, axis=1), held_out.texts)
+  without_held_out = corpora.retriever(trained, run.data.train.row_numbers)
   model = fit_model(without_held_out, queries, held_out.unfiltered_positives, held_out.filter)
   if not model.has_trees:
     few = (
@@ -243,43 +241,6 @@ def _fitted(trained: "Trained") -> HybridModel:
       model.save(run.ranking_folder / run_folder.HYBRID)
   runtime.barrier("hybrid")
   return model
-
-
-def retriever(trained: "Trained", rows: np.ndarray | None = None) -> Retriever:
-  """Builds the sources' indexes; their memory holds those of the training rows `rows` that have labels."""
-  run, vectors, labels = trained.run, trained.points, label_vectors(trained)
-  shape = (labels["encoder"].shape[1] - label_frequency.has_column(run),)
-  if vectors.dtype != np.float32 or vectors.shape[1:] != shape:
-    held = f"{vectors.dtype} {vectors.shape[1:]}, not float32 {shape}"
-    path = run.ranking_folder / run_folder.MEMORY
-    raise UserError(f"{path}: not readable (it holds {held}); delete it, and it is made again")
-  rows, known = labelled(run, np.arange(len(vectors)) if rows is None else rows)
-  corpus = Corpus(
-    labels,
-    vectors[rows],
-    known,
-    run.dataset.train.texts[rows],
-    run.dataset.labels.texts,
-    run.config.method.temperature,
-  )
-  return Retriever(corpus, backend=_backend(run), devices=run.mesh)
-
-
-def labelled(run: "Run", rows: np.ndarray) -> tuple[np.ndarray, sp.csr_matrix]:
-  """Returns those of these training rows that have labels, `[n]`, and their votes, CSR `[n, L]` float32."""
-  truth = run.dataset.train.unfiltered_positives
-  rows = rows[np.diff(truth.indptr)[rows] > 0]
-  return rows, run.data.votes(rows)
-
-
-def label_vectors(trained: "Trained") -> dict[str, np.ndarray]:
-  """Returns `[L, D]` label vectors by scorer; a method without scorers has only 'encoder'."""
-  run = trained.run
-  names = {name: name for name in run.method.scorers} or {"encoder": ""}
-  return {
-    name: label_frequency.add_label_column(run, split_table.whole(trained.labels(scorer)), scorer)
-    for name, scorer in names.items()
-  }
 
 
 def gives_probabilities(scores: str) -> bool:

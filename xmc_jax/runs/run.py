@@ -4,6 +4,7 @@ import copy
 import functools
 import pathlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import jax
 import ml_collections
@@ -44,7 +45,10 @@ class Run:
     embedder: TableEmbedder, embeds tables of texts by the method.
     saved: SavedSteps, opens the parameters in the folder.
     num_devices_begun: as given.
+    members: by name, the runs that a combination joins; the rest is then that of the first.
   """
+
+  members: Mapping[str, "Run"] = MappingProxyType({})
 
   def __init__(
     self,
@@ -63,8 +67,15 @@ class Run:
     self.mesh = sharding.make(config.mesh.data, config.mesh.label)
     self.num_devices_begun = num_devices_begun or self.mesh.size
     self.method = methods.make(config, self._info())
-    methods.check_scores(config.eval.scores, config, self.method)
+    self.check_scores(config.eval.scores)
     self.embedder = self._embedder_of(dataset)
+
+  def check_scores(self, scores: str) -> None:
+    """Raises ConfigError for scores that the run cannot rank by."""
+    if self.members and scores != "hybrid":
+      parts = ", ".join(f"--workdir={self.workdir / run_folder.MEMBERS / name}" for name in self.members)
+      raise ConfigError(f"scores = {scores!r}: combined runs rank by 'hybrid'; for each alone: {parts}")
+    methods.check_scores(scores, self.config, self.method)
 
   def _embedder_of(self, dataset: data.Dataset) -> TableEmbedder:
     return TableEmbedder(
@@ -206,8 +217,10 @@ class Run:
     """Reads the parameters of the step to use; see `SavedSteps.to_use`.
 
     Raises:
-      UserError: nothing was saved yet, or it does not fit the config.
+      UserError: nothing was saved yet, or it does not fit the config; or the last of a combination is asked.
     """
+    if self.members:
+      return Trained.combining(self, last)
     folder, step = self.saved.to_use(last)
     params, extra_state = folder.restore_trained(step, self.method.sharding_rules, self.mesh)
     self._check_fit(params, extra_state, folder.path_of(step))
@@ -225,21 +238,48 @@ class Run:
       raise UserError(f"{saved} does not fit config.json or encoder/, which were changed ({why})") from None
 
 
-def reopen(workdir: pathlib.Path, devices: ml_collections.ConfigDict | None = None, backend: str = "") -> Run:
-  """Opens a run from its folder alone.
+def reopen(
+  workdir: pathlib.Path,
+  devices: ml_collections.ConfigDict | None = None,
+  backend: str = "",
+  dataset: data.Dataset | None = None,
+) -> Run:
+  """Opens a run, or a combination, from its folder alone.
 
   Args:
     workdir: its folder.
     devices: a `config.mesh` to open it on; None is its own, reduced to the devices of this machine.
     backend: what searches the labels; '' is its own `config.eval.backend`.
+    dataset: an opened dataset, which is used if the run has the same files.
   """
   config = methods.read_config(workdir / "config.json")
   path_safety.check(workdir)
   config.eval.backend = backend or config.eval.backend
   methods.check_config(config)
+  if (members := workdir / run_folder.MEMBERS).is_dir():
+    return _reopen_members(workdir, config, sorted(members.iterdir()), devices)
   begun = config.mesh.data * config.mesh.label
   config = _on_this_machine(config, workdir, devices)
-  return Run(config, workdir, data.load_prepared(workdir / "data"), num_devices_begun=begun)
+  if not dataset or dataset.manifest["files"] != data.read_manifest(workdir / "data")["files"]:
+    dataset = data.load_prepared(workdir / "data")
+  return Run(config, workdir, dataset, num_devices_begun=begun)
+
+
+def _reopen_members(
+  workdir: pathlib.Path,
+  config: ml_collections.ConfigDict,
+  folders: Sequence[pathlib.Path],
+  devices: ml_collections.ConfigDict | None,
+) -> Run:
+  """Opens the members of a combination; returns a copy of the first run, in the combination's folder."""
+  opened: dict[str, Run] = {}
+  for folder in folders:
+    dataset = next(iter(opened.values())).dataset if opened else None
+    opened[folder.name] = reopen(folder, devices, config.eval.backend, dataset)
+  combination = copy.copy(next(iter(opened.values())))
+  combination.config, combination.members = config, opened
+  combination.workdir = combination.ranking_folder = workdir
+  return combination
 
 
 def _on_this_machine(

@@ -3,14 +3,14 @@
 import contextlib
 import functools
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import methods
 from xmc_jax.data import TokenTable
+from xmc_jax.data.tokens import Encoder
 from xmc_jax.distributed import runtime, split_table
 from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import UserError
@@ -34,18 +34,50 @@ class Trained:
 
   Args:
     run: the run.
-    params, extra_state: its parameters; see `types.Method`.
+    params, extra_state: its parameters; see `types.Method`. Of a combination, those of its first member.
     step: the training step that they are of.
+    combined: by name, the members of a combination.
+
+  Attributes:
+    run, params, extra_state, step: as given.
+    members: by name, what embeds texts for the hybrid ranking: itself, or the members of a combination.
+    tokens: turns texts into tokens.
   """
 
-  def __init__(self, run: "Run", params: PyTree, extra_state: PyTree, step: int = 0):
+  def __init__(
+    self,
+    run: "Run",
+    params: PyTree,
+    extra_state: PyTree,
+    step: int = 0,
+    combined: Mapping[str, "Trained"] | None = None,
+  ):
     self.run, self.params, self.extra_state, self.step = run, params, extra_state, step
+    self._combined = combined or {}
     self._labels: dict[str, Table] = {}
     self._points: np.ndarray | None = None
 
+  @classmethod
+  def combining(cls, run: "Run", last: bool) -> "Trained":
+    """Opens the members of a combination."""
+    if last:
+      raise UserError(f"{run.workdir}: combined runs have no last step; leave --checkpoint out")
+    members = {name: member.trained() for name, member in run.members.items()}
+    first = next(iter(members.values()))
+    return cls(run, first.params, first.extra_state, first.step, members)
+
   def with_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> "Trained":
     """Returns a copy that ranks more labels; see `Run.with_labels`."""
-    return Trained(self.run.with_labels(texts, keys), self.params, self.extra_state, self.step)
+    members = {name: member.with_labels(texts, keys) for name, member in self._combined.items()}
+    return Trained(self.run.with_labels(texts, keys), self.params, self.extra_state, self.step, members)
+
+  @property
+  def members(self) -> Mapping[str, "Trained"]:
+    return self._combined or {"": self}
+
+  @functools.cached_property
+  def tokens(self) -> Encoder:
+    return Encoder(self.run.dataset.tokenizer(), self.run.config.data.max_length)
 
   @property
   def tree(self) -> dict[str, PyTree]:
@@ -63,6 +95,13 @@ class Trained:
   ) -> np.ndarray:
     """Returns `[n, D]` embeddings of points; see `TableEmbedder.queries`."""
     return self.run.embedder.queries(self.params, self.extra_state, tokens, progress, few_shapes)
+
+  def embed(
+    self, texts: Sequence[str], progress: Callable[[int], None] | None = None, few_shapes: bool = False
+  ) -> np.ndarray:
+    """Returns `[n, D]` embeddings of texts; of a combination, those by each member, side by side."""
+    parts = [one.queries(one.tokens.table(texts), progress, few_shapes) for one in self.members.values()]
+    return np.concatenate(parts, axis=1)
 
   def labels(self, scorer: str = "") -> Table:
     """Returns the vectors of all labels by a scorer of the method; '' is their sum."""
@@ -103,6 +142,8 @@ class Trained:
     """Lets go of all vectors; they are computed anew if they are used again."""
     self._labels, self._points = {}, None
     self.__dict__.pop("extra_state_to_rank", None)
+    for member in self._combined.values():
+      member.release()
 
   def ranker(self, scores: str = "") -> ranking.Rank:
     """Opens a ranker of all labels.
@@ -114,7 +155,7 @@ class Trained:
       UserError: the method has no such scores.
     """
     chosen = scores or self.run.config.eval.scores
-    methods.check_scores(chosen, self.run.config, self.run.method)
+    self.run.check_scores(chosen)
     if chosen == "hybrid":
       return ranking.hybrid(self).rank
     if chosen in configs.SOURCES:

@@ -13,6 +13,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   metrics.jsonl   one line per reading
   hybrid.json     how sources are joined; memory.npy: embedded training points; fusion.npz: joined scorers
   report/  predictions/
+  members/        combined runs alone: a folder like this one for each; there is no checkpoint beside it
 """
 
 import contextlib
@@ -39,7 +40,7 @@ _MAY_CHANGE = (
 )
 
 NEWEST, BEST = "checkpoints", "best"
-GRAPHS, REFIT, LAST = "graphs", "refit", "last"
+GRAPHS, REFIT, LAST, MEMBERS = "graphs", "refit", "last", "members"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
 MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY = "memory.npy", "hybrid.json", "key_weight.json", "frequency.json"
 RANKING_FILES = (FUSION, MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY)  # computed from trained parameters
@@ -106,7 +107,8 @@ def claim(
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
   """Returns whether anything was trained here."""
-  return any(path for name in (NEWEST, BEST) for path in (workdir / name).glob("[0-9]*"))
+  places = (NEWEST, BEST, f"{MEMBERS}/*/{BEST}", f"{MEMBERS}/*/{NEWEST}")
+  return any(path for place in places for path in workdir.glob(f"{place}/[0-9]*"))
 
 
 def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Tests a trained run: prints its table and examples, writes its report and its page."""
 
-from xmc_jax import console, data, methods, metrics, report
+from xmc_jax import console, data, metrics, report
 from xmc_jax.console import say, show
 from xmc_jax.errors import UserError
 from xmc_jax.runs import evaluate, ranking
@@ -33,7 +33,7 @@ def write(
   """
   run, step = trained.run, trained.step
   test, chosen = run.dataset.test, scores or run.config.eval.scores
-  methods.check_scores(chosen, run.config, run.method)
+  run.check_scores(chosen)
   with writer.stage("test"):
     queries = evaluate.embed_split(trained, test)
     ranked, why = evaluate.rank_test(trained, queries, chosen)

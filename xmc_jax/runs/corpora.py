@@ -1,0 +1,72 @@
+"""Builds what the hybrid ranker of a run searches: its vectors, texts and votes."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmc_jax.distributed import runtime, split_table
+from xmc_jax.errors import UserError
+from xmc_jax.retrieval.combined import CombinedRetriever
+from xmc_jax.retrieval.sources import Corpus, Retriever
+from xmc_jax.runs import label_frequency
+from xmc_jax.storage import run_folder
+
+if TYPE_CHECKING:
+  from xmc_jax.runs.run import Run
+  from xmc_jax.runs.trained import Trained
+
+
+def retriever(trained: "Trained", rows: np.ndarray | None = None) -> Retriever:
+  """Builds the sources' indexes; their memory holds those of the training rows `rows` that have labels."""
+  if trained.run.members:
+    return combined(trained, rows)
+  return Retriever(_corpus(trained, rows), backend=backend(trained.run), devices=trained.run.mesh)
+
+
+def combined(trained: "Trained", rows: np.ndarray | None = None) -> CombinedRetriever:
+  """Builds the sources' indexes of combined runs, as `retriever` does; they share words, texts and votes."""
+  by_encoder: dict[str, Retriever] = {}
+  for name, member in trained.members.items():
+    earlier = next(iter(by_encoder.values()), None)
+    corpus = _corpus(member, rows, earlier.corpus if earlier else None)
+    words = earlier.words if earlier else None
+    by_encoder[name] = Retriever(corpus, backend=backend(member.run), devices=member.run.mesh, words=words)
+  return CombinedRetriever(by_encoder)
+
+
+def _corpus(trained: "Trained", rows: np.ndarray | None, same_texts: Corpus | None = None) -> Corpus:
+  """Returns what a run ranks by; texts and votes are those of `same_texts`, if it is given."""
+  run, vectors, labels = trained.run, trained.points, label_vectors(trained)
+  shape = (labels["encoder"].shape[1] - label_frequency.has_column(run),)
+  if vectors.dtype != np.float32 or vectors.shape[1:] != shape:
+    held = f"{vectors.dtype} {vectors.shape[1:]}, not float32 {shape}"
+    path = run.ranking_folder / run_folder.MEMORY
+    raise UserError(f"{path}: not readable (it holds {held}); delete it, and it is made again")
+  rows, known = labelled(run, np.arange(len(vectors)) if rows is None else rows)
+  temperature = run.config.method.temperature
+  if same_texts:
+    return same_texts._replace(label_vectors=labels, point_vectors=vectors[rows], temperature=temperature)
+  texts = run.dataset.train.texts[rows], run.dataset.labels.texts
+  return Corpus(labels, vectors[rows], known, *texts, temperature)
+
+
+def labelled(run: "Run", rows: np.ndarray) -> tuple[np.ndarray, sp.csr_matrix]:
+  """Returns those of these training rows that have labels, `[n]`, and their votes, CSR `[n, L]` float32."""
+  truth = run.dataset.train.unfiltered_positives
+  rows = rows[np.diff(truth.indptr)[rows] > 0]
+  return rows, run.data.votes(rows)
+
+
+def label_vectors(trained: "Trained") -> dict[str, np.ndarray]:
+  """Returns `[L, D]` label vectors by scorer; a method without scorers has only 'encoder'."""
+  run = trained.run
+  names = {name: name for name in run.method.scorers} or {"encoder": ""}
+  return {
+    name: label_frequency.add_label_column(run, split_table.whole(trained.labels(scorer)), scorer)
+    for name, scorer in names.items()
+  }
+
+
+def backend(run: "Run") -> str:
+  return run.config.eval.backend if runtime.is_alone() else "exact"
