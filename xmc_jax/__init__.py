@@ -12,6 +12,7 @@ and a config error cost no JAX start-up:
   xmc_jax.export   Exported: an exported run, to which labels can be added
   xmc_jax.serve    app: a page and a JSON API over a Model, for an ASGI server
   xmc_jax.train    from a config to a trained run
+  xmc_jax.combine  from finished runs to one that ranks better
   xmc_jax.Model    a trained run, ready to predict
   xmc_jax.XMCClassifier   an estimator of scikit-learn: fit, predict, predict_proba
   xmc_jax.UserError   base of DataError and ConfigError: errors that users can fix, shown as one line
@@ -26,6 +27,7 @@ _NAMES = {  # and where they are
   "Model": "runs.model",
   "XMCClassifier": "estimator",
   "UserError": "errors",
+  "combine": "training.combine",
   "default_config": "methods",
   "train": "training.train",
 }

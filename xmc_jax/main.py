@@ -7,6 +7,7 @@
   python -m xmc_jax.main --mode=export --workdir=runs/short
   python -m xmc_jax.main --mode=serve --workdir=runs/short
   python -m xmc_jax.main --mode=compare runs/short runs/dexml-debian
+  python -m xmc_jax.main --mode=combine runs/short runs/dexml-debian --workdir=runs/both
 
 Installed by pip, it is `xmc-jax` for short. Presets stand behind a colon (experiments/dexml.py:minilm); every
 --config.KEY stands in docs/settings.md.
@@ -34,7 +35,7 @@ def main(argv: list[str]) -> None:
   elif mode == "compare":
     _compare([pathlib.Path(folder).expanduser() for folder in argv[1:]])
   elif options.WORKDIR.value:
-    _use(mode, workdir, options.reads_input(argv))
+    _use(mode, workdir, argv)
   else:
     raise UserError(f"--mode={mode} needs --workdir, the folder of a run")
 
@@ -51,14 +52,18 @@ def _make(mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path) -
     commands.train_and_test(config, workdir, owns_process=True)
 
 
-def _use(mode: str, workdir: pathlib.Path, given: dict[str, str]) -> None:
-  methods.read_config(workdir / "config.json")
+def _use(mode: str, workdir: pathlib.Path, argv: list[str]) -> None:
+  if mode != "combine":
+    methods.read_config(workdir / "config.json")
   from xmc_jax.cli import commands
   from xmc_jax.distributed import runtime
 
+  given = options.reads_input(argv)
   output, scores, backend = options.OUTPUT.value, options.SCORES.value, options.BACKEND.value or ""
   with runtime.started(options.DISTRIBUTED.value):
-    if mode == "evaluate":
+    if mode == "combine":
+      commands.combine_and_test([pathlib.Path(folder) for folder in argv[1:]], workdir)
+    elif mode == "evaluate":
       commands.test(workdir, output, scores, backend, options.CHECKPOINT.value, options.INPUT.value, given)
     elif mode == "serve":
       _serve(workdir, scores, backend)

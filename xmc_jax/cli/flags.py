@@ -21,9 +21,10 @@ CONFIG = config_flags.DEFINE_config_file("config", help_string="FILE.py[:preset]
 MODE = flags.DEFINE_enum(
   "mode",
   "train",
-  ["prepare", "train", "evaluate", "predict", "export", "compare", "plan", "serve"],
+  ["prepare", "train", "evaluate", "predict", "export", "compare", "combine", "plan", "serve"],
   "train: from raw files to the test table. evaluate, predict, export: need --workdir alone. compare: needs "
-  "the folders of two runs or more. plan: what would fit. serve: a page and an API over --workdir",
+  "the folders of two runs or more. combine: makes one run of these in --workdir. plan: what would fit. "
+  "serve: a page and an API over --workdir",
 )
 WORKDIR = flags.DEFINE_string("workdir", "", "the run's folder; runs/<config.name> if not given")
 INPUT = flags.DEFINE_string(
@@ -78,9 +79,10 @@ EXAMPLE = flags.DEFINE_multi_string("example", [], "serve: a text to try on the 
 _READING = re.compile(r"--config\.data\.(\w+)=(.*)", re.DOTALL)
 # Flags that only some modes use, and these modes.
 _CONFIG_MODES, _RANKING_MODES = ("prepare", "train", "plan"), ("evaluate", "predict")
+_OF_RUNS = ("compare", "combine")  # their arguments are folders of runs
 _USED_BY = {
   "config": _CONFIG_MODES,
-  "workdir": ("prepare", "train", "plan", "evaluate", "predict", "export", "serve"),
+  "workdir": ("prepare", "train", "plan", "evaluate", "predict", "export", "serve", "combine"),
   "input": _RANKING_MODES,
   "documents": ("predict",),
   "threshold": ("predict", "serve"),
@@ -134,7 +136,7 @@ def check(argv: list[str]) -> None:
   """Refuses flags and arguments that the mode does not use."""
   mode, reading = MODE.value, reads_input(argv)
   others = [argument for argument in argv[1:] if not _READING.fullmatch(argument)]
-  if others and mode != "compare":
+  if others and mode not in _OF_RUNS:
     raise UserError(f"{others[0]!r} is not understood; options start with --, see --help")
   if reading and mode == "evaluate" and not INPUT.value:
     raise UserError(f"--config.data.{next(iter(reading))} reads --input=FILE, which is missing")
@@ -146,7 +148,7 @@ def check(argv: list[str]) -> None:
     if not flags.FLAGS[name].present or mode in modes:
       continue
     if mode not in _CONFIG_MODES:
-      folders = "the folders of runs" if mode == "compare" else "the run's folder"
+      folders = "the folders of runs" if mode in _OF_RUNS else "the run's folder"
       raise UserError(f"--mode={mode} takes its settings from {folders}; leave --{name} out")
     instead = f"set --config.eval.{name}, or " if name in ("scores", "backend", "k") else ""
     raise UserError(f"--mode={mode} does not use --{name}; {instead}leave it out")

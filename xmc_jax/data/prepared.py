@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -221,8 +220,5 @@ def link_into(folder: str | Path, destination: str | Path) -> Path:
         return destination
     with built_beside(destination) as beside:
       for name in (*manifest["files"], FILE_NAME):
-        try:
-          os.link(folder / name, beside / name)
-        except OSError:
-          shutil.copyfile(folder / name, beside / name)
+        atomic.link_or_copy(folder / name, beside / name)
   return destination

@@ -223,19 +223,9 @@ class Run:
       return Trained.combining(self, last)
     folder, step = self.saved.to_use(last)
     params, extra_state = folder.restore_trained(step, self.method.sharding_rules, self.mesh)
-    self._check_fit(params, extra_state, folder.path_of(step))
-    return Trained(self, params, extra_state, step)
-
-  def _check_fit(self, params: PyTree, extra_state: PyTree, saved: pathlib.Path) -> None:
-    """Raises UserError if the parameters were trained with another config."""
-    none = np.full(self.mesh.size, -1)
-    tokens = self.dataset.test.tokens.gather(none, self.config.data.max_length)
-    try:
-      jax.eval_shape(self.method.embed_queries, params, extra_state, tokens)
-      jax.eval_shape(self.method.embed_labels, params, extra_state, tokens, none)
-    except Exception as error:  # Flax's of shapes, a KeyError, ...
-      why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
-      raise UserError(f"{saved} does not fit config.json or encoder/, which were changed ({why})") from None
+    trained = Trained(self, params, extra_state, step)
+    trained.check_fit(folder.path_of(step))
+    return trained
 
 
 def reopen(
@@ -243,21 +233,24 @@ def reopen(
   devices: ml_collections.ConfigDict | None = None,
   backend: str = "",
   dataset: data.Dataset | None = None,
+  may_refit: bool = True,
 ) -> Run:
-  """Opens a run, or a combination, from its folder alone.
+  """Opens a run, or combined runs, from its folder alone.
 
   Args:
     workdir: its folder.
     devices: a `config.mesh` to open it on; None is its own, reduced to the devices of this machine.
     backend: what searches the labels; '' is its own `config.eval.backend`.
     dataset: an opened dataset, which is used if the run has the same files.
+    may_refit: as in `reopen_members`.
   """
   config = methods.read_config(workdir / "config.json")
   path_safety.check(workdir)
   config.eval.backend = backend or config.eval.backend
+  config.train.refit &= may_refit
   methods.check_config(config)
-  if (members := workdir / run_folder.MEMBERS).is_dir():
-    return _reopen_members(workdir, config, sorted(members.iterdir()), devices)
+  if run_folder.combined(workdir):
+    return reopen_members(workdir, config, devices)
   begun = config.mesh.data * config.mesh.label
   config = _on_this_machine(config, workdir, devices)
   if not dataset or dataset.manifest["files"] != data.read_manifest(workdir / "data")["files"]:
@@ -265,17 +258,24 @@ def reopen(
   return Run(config, workdir, dataset, num_devices_begun=begun)
 
 
-def _reopen_members(
+def reopen_members(
   workdir: pathlib.Path,
   config: ml_collections.ConfigDict,
-  folders: Sequence[pathlib.Path],
-  devices: ml_collections.ConfigDict | None,
+  devices: ml_collections.ConfigDict | None = None,
+  may_refit: bool = True,
 ) -> Run:
-  """Opens the members of a combination; returns a copy of the first run, in the combination's folder."""
+  """Opens combined runs; returns a copy of the first, in the combination's folder.
+
+  Args:
+    workdir, devices: as in `reopen`.
+    config: that of the combination.
+    may_refit: use the parameters that were trained on all rows, if there are any.
+  """
   opened: dict[str, Run] = {}
-  for folder in folders:
+  for name in run_folder.combined(workdir):
     dataset = next(iter(opened.values())).dataset if opened else None
-    opened[folder.name] = reopen(folder, devices, config.eval.backend, dataset)
+    folder = workdir / run_folder.MEMBERS / name
+    opened[name] = reopen(folder, devices, config.eval.backend, dataset, may_refit)
   combination = copy.copy(next(iter(opened.values())))
   combination.config, combination.members = config, opened
   combination.workdir = combination.ranking_folder = workdir

@@ -2,10 +2,12 @@
 
 import contextlib
 import functools
+import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
 from xmc_jax import config as configs
@@ -56,6 +58,18 @@ class Trained:
     self._combined = combined or {}
     self._labels: dict[str, Table] = {}
     self._points: np.ndarray | None = None
+
+  def check_fit(self, saved: pathlib.Path) -> None:
+    """Raises UserError if the parameters, which were read from `saved`, were trained with another config."""
+    run, parts = self.run, (self.params, self.extra_state)
+    none = np.full(run.mesh.size, -1)
+    tokens = run.dataset.test.tokens.gather(none, run.config.data.max_length)
+    try:
+      jax.eval_shape(run.method.embed_queries, *parts, tokens)
+      jax.eval_shape(run.method.embed_labels, *parts, tokens, none)
+    except Exception as error:  # Flax's of shapes, a KeyError, ...
+      why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+      raise UserError(f"{saved} does not fit config.json or encoder/, which were changed ({why})") from None
 
   @classmethod
   def combining(cls, run: "Run", last: bool) -> "Trained":

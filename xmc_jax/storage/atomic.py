@@ -106,6 +106,14 @@ def write_bytes(path: Path, data: bytes) -> None:
     beside.write_bytes(data)
 
 
+def link_or_copy(source: str | Path, destination: str | Path) -> None:
+  """Gives a file a second place, by a hard link where the disk allows it; it must never change in place."""
+  try:
+    os.link(source, destination)
+  except OSError:
+    shutil.copyfile(source, destination)
+
+
 def is_plain_file(path: str | Path) -> bool:
   """Returns whether a path names an existing or future file; False for a pipe, a device or a link."""
   return bool(str(path)) and not os.path.islink(path) and (os.path.isfile(path) or not os.path.exists(path))

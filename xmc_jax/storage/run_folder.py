@@ -13,7 +13,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   metrics.jsonl   one line per reading
   hybrid.json     how sources are joined; memory.npy: embedded training points; fusion.npz: joined scorers
   report/  predictions/
-  members/        combined runs alone: a folder like this one for each; there is no checkpoint beside it
+  members/        combined runs alone: a folder like this one for each, beside combined.json, their names
 """
 
 import contextlib
@@ -40,7 +40,8 @@ _MAY_CHANGE = (
 )
 
 NEWEST, BEST = "checkpoints", "best"
-GRAPHS, REFIT, LAST, MEMBERS = "graphs", "refit", "last", "members"
+GRAPHS, REFIT, LAST = "graphs", "refit", "last"
+MEMBERS, COMBINED = "members", "combined.json"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
 MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY = "memory.npy", "hybrid.json", "key_weight.json", "frequency.json"
 RANKING_FILES = (FUSION, MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY)  # computed from trained parameters
@@ -107,8 +108,20 @@ def claim(
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
   """Returns whether anything was trained here."""
-  places = (NEWEST, BEST, f"{MEMBERS}/*/{BEST}", f"{MEMBERS}/*/{NEWEST}")
-  return any(path for place in places for path in workdir.glob(f"{place}/[0-9]*"))
+  steps = (path for name in (NEWEST, BEST) for path in (workdir / name).glob("[0-9]*"))
+  return any(steps) or (workdir / COMBINED).exists()
+
+
+def combined(workdir: pathlib.Path) -> list[str]:
+  """Returns the names of the runs that are combined here, in `MEMBERS`; none in the folder of one run."""
+  path = workdir / COMBINED
+  if not path.exists():
+    return []
+  with contextlib.suppress(OSError, ValueError, RecursionError, TypeError):
+    names = json.loads(path.read_text(encoding="utf-8"))
+    if names and isinstance(names, list) and all(pathlib.PurePath(name).parts == (name,) for name in names):
+      return names
+  raise UserError(f"{path}: damaged; delete the folder, and give its --mode=combine command again")
 
 
 def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:

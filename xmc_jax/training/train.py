@@ -63,16 +63,21 @@ def train_and_test(
     The test metrics, as fractions; none if no test row has a label.
   """
   with train_run(config, workdir, owns_process) as (trained, writer):
-    run = trained.run
-    if why := test_table.why_none(run.dataset):
-      say(f"note: {why}, so there is no test table")
-    means = {} if why else test_table.write(trained, writer)[0]
-    show(guide.next_commands(run))
-    if runtime.is_main_process():
-      (workdir / "report").mkdir(exist_ok=True)
-      seconds = json.dumps(dict(writer.seconds), indent=2)
-      atomic.write_text(workdir / "report" / "seconds.json", f"{seconds}\n")
-    return means
+    return tested(trained, writer)
+
+
+def tested(trained: Trained, writer: MetricWriter) -> dict[str, float]:
+  """Tests a finished run, and writes the time that it took; returns the test metrics, or none."""
+  run = trained.run
+  if why := test_table.why_none(run.dataset):
+    say(f"note: {why}, so there is no test table")
+  means = {} if why else test_table.write(trained, writer)[0]
+  show(guide.next_commands(run))
+  if runtime.is_main_process():
+    (run.workdir / "report").mkdir(exist_ok=True)
+    seconds = json.dumps(dict(writer.seconds), indent=2)
+    atomic.write_text(run.workdir / "report" / "seconds.json", f"{seconds}\n")
+  return means
 
 
 @contextlib.contextmanager

@@ -1,0 +1,173 @@
+"""Combines finished runs on the same data: `xmc_jax.combine`, and what `--mode=combine` runs."""
+
+import contextlib
+import filecmp
+import json
+import pathlib
+import shutil
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from xmc_jax import config as configs
+from xmc_jax import data, methods
+from xmc_jax.console import say
+from xmc_jax.distributed import runtime
+from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.runs import ranking
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.runs.model import Model
+from xmc_jax.storage import atomic, locks, path_safety, run_folder, whole_folder
+from xmc_jax.training.train import tested
+
+_COMBINES = "combines runs in this folder; wait for it, or stop it"
+_LEFT_OUT = ("tensorboard", "export", run_folder.LAST)
+_MAY_DIFFER = ("tokens", "tokenizer", "graph.")  # in names of prepared files
+
+
+def combine(folders: Sequence[str | pathlib.Path], workdir: str | pathlib.Path) -> Model:
+  """Combines finished runs into one that ranks by the mean of their log-odds, and tests it.
+
+  The result is a folder like that of any run. It holds its members (in `members/`, by hard links where the
+  disk allows them), so the runs may be deleted. If it is interrupted, the same call goes on.
+
+  Args:
+    folders: those of two or more runs on the same data that held out the same rows; they rank by 'hybrid',
+      and may differ in all else. Runs that are in `workdir/members` stay there.
+    workdir: the folder of the combination.
+
+  Returns:
+    The combined `Model`.
+
+  Raises:
+    UserError: a folder holds no finished run, or the runs do not fit together; in one line.
+
+  Example:
+    >>> model = xmc_jax.combine(["runs/dexml", "runs/rae_xmc"], "runs/both")
+  """
+  with runtime.started(distributed=False):
+    combine_and_test([pathlib.Path(folder) for folder in folders], pathlib.Path(workdir).expanduser())
+  return Model.load(workdir, warm=False)
+
+
+def combine_and_test(folders: Sequence[pathlib.Path], workdir: pathlib.Path) -> dict[str, float]:
+  """Runs `--mode=combine`: joins runs, and tests the combination; see `combine`.
+
+  Returns:
+    The test metrics, as fractions; none if no test row has a label.
+  """
+  members = _named(folders)
+  _check(members)
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(locks.in_use(workdir, doing=_COMBINES))
+    writer = stack.enter_context(contextlib.closing(MetricWriter(workdir)))
+    with writer.stage("combine"):
+      _write(members, workdir)
+    return tested(runs.reopen(workdir).trained(), writer)
+
+
+def _named(folders: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
+  """Returns the folders by their names, sorted; equal names get numbers."""
+  if len(folders) < 2:
+    raise UserError(f"two or more runs can be combined, and got {len(folders)}")
+  named: dict[str, pathlib.Path] = {}
+  for folder in (folder.expanduser().resolve() for folder in folders):
+    if folder in named.values():
+      raise UserError(f"{folder} is given twice; give each run once")
+    alike = sum(folder.name == other.name for other in named.values())
+    named[f"{folder.name}-{alike + 1}" if alike else folder.name] = folder
+  return dict(sorted(named.items()))
+
+
+def _check(members: Mapping[str, pathlib.Path]) -> None:
+  """Raises UserError for a folder without a finished run, and for runs that do not fit together."""
+  (_, first), *others = ((folder, _opened(folder)) for folder in members.values())
+  files = _files(first)
+  for folder, run in others:
+    if differs := min((name for name, entry in _files(run) ^ files), default=""):
+      raise ConfigError(
+        f"{first.workdir} and {folder} are of other data ({differs} differs); combine runs on the same data"
+      )
+    if not np.array_equal(run.data.validation.row_numbers, first.data.validation.row_numbers):
+      raise ConfigError(
+        f"{first.workdir} and {folder} held out other rows, so there is nothing to fit their combination on; "
+        "train with the same data.num_validation and train.seed"
+      )
+
+
+def _opened(folder: pathlib.Path) -> runs.Run:
+  """Opens a run; raises UserError unless it is finished and ranks by 'hybrid'."""
+  config = methods.read_config(folder / "config.json")
+  if (folder / run_folder.COMBINED).exists():
+    raise ConfigError(f"{folder} holds combined runs itself; name the folders in its members/")
+  if config.eval.scores != "hybrid":
+    raise ConfigError(
+      f"{folder} ranks by {config.eval.scores!r}, and only runs that rank by 'hybrid' can be combined"
+    )
+  run = runs.reopen(folder)
+  run.saved.to_use()
+  if not (folder / run_folder.HYBRID).exists() or (config.train.refit and not run.is_refitted):
+    raise UserError(f"{folder}: not finished; give its --mode=train command again, and it goes on")
+  return run
+
+
+def _files(run: runs.Run) -> set[tuple[str, str]]:
+  """Returns name and checksum of each prepared file of texts and labels."""
+  files = run.dataset.manifest["files"].items()
+  kept = ((name, entry) for name, entry in files if not any(part in name for part in _MAY_DIFFER))
+  return {(name, json.dumps(entry, sort_keys=True)) for name, entry in kept}
+
+
+def _write(members: Mapping[str, pathlib.Path], workdir: pathlib.Path) -> None:
+  """Writes the folder of a combination; config.json, which makes it a run's folder, comes last."""
+  if (workdir / "config.json").exists():
+    return _check_same(members, workdir)
+  path_safety.check(workdir)
+  (_, first), *_ = members.items()
+  with atomic.writing(workdir):
+    for name, folder in members.items():
+      _link(folder, workdir / run_folder.MEMBERS / name)
+    data.link_into(first / "data", workdir / "data")
+    (workdir / run_folder.HYBRID).unlink(missing_ok=True)
+    atomic.write_json(workdir / run_folder.COMBINED, list(members))
+  config = methods.read_config(first / "config.json")
+  config = configs.changed(config, {"name": " + ".join(members)})
+  joined = runs.reopen_members(workdir, config, may_refit=False)
+  say(f"combine: learning on {len(joined.data.validation):,} texts that {', '.join(members)} held out")
+  ranking.hybrid_model(joined.trained())
+  atomic.write_text(workdir / "config.json", configs.to_json(config))
+
+
+def _check_same(members: Mapping[str, pathlib.Path], workdir: pathlib.Path) -> None:
+  """Raises ConfigError unless the folder holds the combination of exactly these runs."""
+  same = run_folder.combined(workdir) == list(members)
+  if not same or not all(_is_same(folder, workdir, name) for name, folder in members.items()):
+    raise ConfigError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER, or delete this one")
+
+
+def _is_same(folder: pathlib.Path, workdir: pathlib.Path, name: str) -> bool:
+  kept = workdir / run_folder.MEMBERS / name
+  return all(
+    filecmp.cmp(folder / file, kept / file, shallow=False) for file in ("config.json", "hybrid.json")
+  )
+
+
+def _link(folder: pathlib.Path, destination: pathlib.Path) -> None:
+  """Copies a run to its place among the members, by hard links; files that grow are copied."""
+  if destination.resolve() == folder:
+    return
+
+  def left_out(place: str, names: list[str]) -> set[str]:
+    has_best = run_folder.BEST in names and any(pathlib.Path(place, run_folder.BEST).glob("[0-9]*"))
+    out = {*_LEFT_OUT, *[run_folder.NEWEST] * has_best}
+    return {name for name in names if name in out or name.startswith(".")}
+
+  def copy(source: str, target: str) -> None:
+    if source.endswith(".jsonl"):
+      shutil.copyfile(source, target)
+    else:
+      atomic.link_or_copy(source, target)
+
+  with whole_folder.in_turn(destination), whole_folder.built_beside(destination) as beside:
+    shutil.copytree(folder, beside, ignore=left_out, copy_function=copy, dirs_exist_ok=True)
