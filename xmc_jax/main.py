@@ -6,11 +6,9 @@
   python -m xmc_jax.main --mode=predict --workdir=runs/short --input=texts.txt
   python -m xmc_jax.main --mode=export --workdir=runs/short
   python -m xmc_jax.main --mode=serve --workdir=runs/short
-  python -m xmc_jax.main --mode=compare runs/short runs/dexml-debian
-  python -m xmc_jax.main --mode=combine runs/short runs/dexml-debian --workdir=runs/both
+  python -m xmc_jax.main --mode=compare runs/short runs/dexml-debian    # or combine, with --workdir=runs/both
 
-Installed by pip, it is `xmc-jax` for short. Presets stand behind a colon (experiments/dexml.py:minilm); every
---config.KEY stands in docs/settings.md.
+Installed by pip: `xmc-jax`. A preset follows a colon (experiments/dexml.py:minilm); keys: docs/settings.md.
 """  # `--help` shows this. Heavy imports come after the checks, so that `--help` answers at once.
 
 import pathlib
@@ -32,12 +30,12 @@ def main(argv: list[str]) -> None:
   if mode in ("prepare", "train", "plan"):
     config = options.checked_config()
     _make(mode, config, workdir if options.WORKDIR.value else pathlib.Path(f"runs/{config.name}"))
-  elif mode == "compare":
-    _compare([pathlib.Path(folder).expanduser() for folder in argv[1:]])
-  elif options.WORKDIR.value:
-    _use(mode, workdir, argv)
-  else:
+  elif mode != "compare" and not options.WORKDIR.value:
     raise UserError(f"--mode={mode} needs --workdir, the folder of a run")
+  elif mode in ("compare", "combine"):
+    _join(mode, [pathlib.Path(folder).expanduser() for folder in argv[1:]], workdir)
+  else:
+    _use(mode, workdir, options.reads_input(argv))
 
 
 def _make(mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path) -> None:
@@ -52,18 +50,14 @@ def _make(mode: str, config: ml_collections.ConfigDict, workdir: pathlib.Path) -
     commands.train_and_test(config, workdir, owns_process=True)
 
 
-def _use(mode: str, workdir: pathlib.Path, argv: list[str]) -> None:
-  if mode != "combine":
-    methods.read_config(workdir / "config.json")
+def _use(mode: str, workdir: pathlib.Path, given: dict[str, str]) -> None:
+  methods.read_config(workdir / "config.json")
   from xmc_jax.cli import commands
   from xmc_jax.distributed import runtime
 
-  given = options.reads_input(argv)
   output, scores, backend = options.OUTPUT.value, options.SCORES.value, options.BACKEND.value or ""
   with runtime.started(options.DISTRIBUTED.value):
-    if mode == "combine":
-      commands.combine_and_test([pathlib.Path(folder) for folder in argv[1:]], workdir)
-    elif mode == "evaluate":
+    if mode == "evaluate":
       commands.test(workdir, output, scores, backend, options.CHECKPOINT.value, options.INPUT.value, given)
     elif mode == "serve":
       _serve(workdir, scores, backend)
@@ -87,12 +81,13 @@ def _values(*names: str) -> dict:
   return {name: flags.FLAGS[name].value for name in names}
 
 
-def _compare(workdirs: list[pathlib.Path]) -> None:
-  for workdir in workdirs:
-    methods.read_config(workdir / "config.json")
+def _join(mode: str, folders: list[pathlib.Path], workdir: pathlib.Path) -> None:
+  _ = [methods.read_config(folder / "config.json") for folder in folders]
   from xmc_jax.cli import commands
 
-  commands.compare(workdirs, options.OUTPUT.value, options.SCORES.value)
+  if mode == "compare":
+    return commands.compare(folders, options.OUTPUT.value, options.SCORES.value)
+  commands.combine(folders, workdir)
 
 
 def cli() -> None:

@@ -16,7 +16,7 @@ from xmc_jax.retrieval import TableEmbedder, hybrid_model
 from xmc_jax.retrieval.explanations import as_dict
 from xmc_jax.retrieval.explanations import line as as_words
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs import evaluate, ranking
+from xmc_jax.runs import corpora, evaluate, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
 from xmc_jax.training import loop
@@ -49,7 +49,7 @@ def labelled(truth, rows: np.ndarray) -> list[int]:
 def seen(monkeypatch):
   """The corpora that were opened, and the arguments of each fit, in order."""
   seen = {"corpora": [], "fits": []}
-  open_retriever, fit_model = ranking.Retriever, ranking.fit_model
+  open_retriever, fit_model = corpora.Retriever, ranking.fit_model
 
   def retriever(corpus, **settings):
     seen["corpora"].append(corpus)
@@ -59,7 +59,7 @@ def seen(monkeypatch):
     seen["fits"].append(arguments)
     return fit_model(*arguments)
 
-  monkeypatch.setattr(ranking, "Retriever", retriever)
+  monkeypatch.setattr(corpora, "Retriever", retriever)
   monkeypatch.setattr(ranking, "fit_model", fit)
   return seen
 
@@ -259,8 +259,8 @@ def test_a_source_alone_needs_no_fit(tmp_path, monkeypatch):
   means = commands.train_and_test(config, tmp_path / "run")
   assert 0 < means["P@1"] <= 1 and not (tmp_path / "run" / "hybrid.json").exists()
   opened = []
-  open_retriever = ranking.Retriever
-  monkeypatch.setattr(ranking, "Retriever", lambda *a, **b: opened.append(a) or open_retriever(*a, **b))
+  open_retriever = corpora.Retriever
+  monkeypatch.setattr(corpora, "Retriever", lambda *a, **b: opened.append(a) or open_retriever(*a, **b))
   reasons = Model.load(tmp_path / "run").predict(TEXTS, 3, explain=True)[3]
   assert any(reason["sources"] for of_text in reasons for reason in of_text) and len(opened) == 1
 

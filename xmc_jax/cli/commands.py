@@ -26,7 +26,7 @@ from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.trained import to_test
 from xmc_jax.storage import atomic
 from xmc_jax.training import test_table
-from xmc_jax.training.combine import combine_and_test as combine_and_test  # the command of --mode=combine
+from xmc_jax.training.combine import combine as combine  # the command of --mode=combine
 from xmc_jax.training.train import train_and_test as train_and_test  # the command of --mode=train
 
 

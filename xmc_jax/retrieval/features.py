@@ -43,7 +43,7 @@ def name_of(source: str, encoder: str) -> str:
   return f"{source} of {encoder}" if encoder and source not in _OF_WORDS else source
 
 
-def candidates(block: Block, sources: Sequence[str], k: int) -> Candidates:
+def candidates(block: Block, sources: Sequence[str], k: int, times: int = 1) -> Candidates:
   """Collects the best labels of all sources, and keeps those with the best ranks.
 
   These have the largest sum of 1 / (10 + rank) over sources (reciprocal rank fusion; Cormack et al., 2009).
@@ -52,6 +52,7 @@ def candidates(block: Block, sources: Sequence[str], k: int) -> Candidates:
     block: n queries.
     sources: names of SOURCES; other encoders of the block add theirs.
     k: labels to rank per query; the candidates are 1.5 times as many, and at least 150.
+    times: multiplies the number of candidates.
   """
   parts = [(block, sources), *((other, other.retriever.names) for other in block.others)]
   found: dict[str, Found] = {}
@@ -67,7 +68,7 @@ def candidates(block: Block, sources: Sequence[str], k: int) -> Candidates:
   scores = np.stack([one.scores_of(ids) for one in found.values()], axis=-1)
   ranks = _ranks(ids, scores)
   by_ranks = np.where(ids >= 0, (1 / (_SMOOTH + ranks)).sum(axis=-1), -np.inf)
-  best = np.argsort(-by_ranks, axis=1, kind="stable")[:, : max(_KEPT, k + k // 2)]
+  best = np.argsort(-by_ranks, axis=1, kind="stable")[:, : times * max(_KEPT, k + k // 2)]
   best = np.sort(best, axis=1)
   ids = np.take_along_axis(ids, best, axis=1)
   scores, ranks = (np.take_along_axis(array, best[..., None], axis=1) for array in (scores, ranks))

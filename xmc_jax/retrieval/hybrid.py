@@ -50,7 +50,8 @@ class HybridRanker:
     def work(found: Candidates) -> Ranking:
       return best_of(found.ids, self._probabilities(found), k)
 
-    return _joined(_each_block(self._retriever, queries, k, exclude, work), k)
+    times = len(self._retriever.by_encoder)  # each encoder finds some labels that the others do not
+    return _joined(_each_block(self._retriever, queries, k, exclude, work, times=times), k)
 
   def rank_with_sources(
     self, queries: Queries, k: int, exclude: sp.csr_matrix | None = None
@@ -161,14 +162,15 @@ def _each_block(
   work: Callable[..., _T],
   *more: Iterable,
   names: Sequence[str] = (),
+  times: int = 1,
 ) -> list[_T]:
   """Calls `work(candidates, *more)` for each block of queries, one block per core; returns the results.
 
-  The candidates come from the sources `names`; the default is all.
+  The candidates come from the sources `names`, the default is all; `times` is an argument of `candidates`.
   """
   depth = min(max(k, _DEPTH), retriever.corpus.truth.shape[1])
   blocks = retriever.blocks(queries, depth, _BLOCK, exclude)
-  found = lambda block, *rest: work(candidates(block, names or retriever.names, depth), *rest)
+  found = lambda block, *rest: work(candidates(block, names or retriever.names, depth, times), *rest)
   with cpu_cores.one_thread_per_product:
     return cpu_cores.in_order(found, cpu_cores.num_cores(), blocks, *more)
 

@@ -46,13 +46,14 @@ def combine(folders: Sequence[str | pathlib.Path], workdir: str | pathlib.Path) 
   Example:
     >>> model = xmc_jax.combine(["runs/dexml", "runs/rae_xmc"], "runs/both")
   """
+  workdir = pathlib.Path(workdir).expanduser()
   with runtime.started(distributed=False):
-    combine_and_test([pathlib.Path(folder) for folder in folders], pathlib.Path(workdir).expanduser())
+    combine_and_test([pathlib.Path(folder) for folder in folders], workdir)
   return Model.load(workdir, warm=False)
 
 
 def combine_and_test(folders: Sequence[pathlib.Path], workdir: pathlib.Path) -> dict[str, float]:
-  """Runs `--mode=combine`: joins runs, and tests the combination; see `combine`.
+  """Joins runs, and tests the combination; see `combine`.
 
   Returns:
     The test metrics, as fractions; none if no test row has a label.
