@@ -8,26 +8,30 @@ from xmc_jax.retrieval.combined import CombinedRetriever
 from xmc_jax.retrieval.features import candidates, feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.hybrid_model import HybridModel, fixed
-from xmc_jax.retrieval.sources import Queries, Retriever
+from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
 
 L, K = 300, 20
 
 
 @pytest.fixture(scope="module")
-def each() -> dict[str, Retriever]:
+def corpora() -> dict[str, Corpus]:
   """Two encoders of the same texts, one with classifiers."""
   corpus, rng = made_corpora.corpus(L), np.random.default_rng(9)
   vectors = {"encoder": rng.normal(size=(L, 4)).astype(np.float32)}
   other = corpus._replace(
     label_vectors=vectors, point_vectors=rng.normal(size=(150, 4)).astype(np.float32), temperature=0.2
   )
-  first = Retriever(corpus)
-  return {"a": first, "b": Retriever(other, words=first.words)}
+  return {"a": corpus, "b": other}
 
 
 @pytest.fixture(scope="module")
-def combined(each) -> CombinedRetriever:
-  return CombinedRetriever(each)
+def each(corpora) -> dict[str, Retriever]:
+  return {name: Retriever(corpus) for name, corpus in corpora.items()}
+
+
+@pytest.fixture(scope="module")
+def combined(corpora) -> CombinedRetriever:
+  return CombinedRetriever(corpora.items())
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +96,10 @@ def test_encoders_alone_are_what_they_were(each, combined, queries):
     np.testing.assert_array_equal(found.scores, expected.scores)
 
 
-def test_one_encoder_combined_is_that_encoder(each):
+def test_one_encoder_combined_is_that_encoder(corpora, each):
   queries = made_corpora.queries(70)
   weights = fixed(feature_names(each["a"].names))
-  found = HybridRanker(CombinedRetriever({"a": each["a"]}), weights).rank(queries, K)
+  found = HybridRanker(CombinedRetriever([("a", corpora["a"])]), weights).rank(queries, K)
   expected = HybridRanker(each["a"], weights).rank(queries, K)
   np.testing.assert_array_equal(found.ids, expected.ids)
   np.testing.assert_array_equal(found.scores, expected.scores)

@@ -131,6 +131,30 @@ def text(run: Run, made: Made, scores: str) -> str:
   return "\n".join(part for part in parts if part)
 
 
+def text_of_combined(run: Run, facts: dict[str, Any]) -> str:
+  """Returns the text of the model card of combined runs; each member has its own.
+
+  Args:
+    run: the combined runs.
+    facts: the content of export.json.
+  """
+  report, name = measured.read(run.workdir, "", facts["step"]), run.dataset.name
+  members = [f"- `members/{name}/`: {escaped(one.config.method.name)}\n" for name, one in run.members.items()]
+  parts = [
+    _head(name, report, Sentence(reason="combined runs have several encoders")),
+    f"# {len(members)} models combined on {escaped(name)}\n",
+    f"An extreme multi-label classifier of `xmc_jax`: it ranks {len(run.dataset.labels):,} labels for a text "
+    "by the mean of the log-odds that its members give; `hybrid.json` calibrates it. Each member is an "
+    "export of its own, with a README and with files for other tools:\n",
+    "".join(members),
+    f"## Use\n\n{_USE}",
+    f"## Data\n\n{_code(data.summary(run.dataset.manifest))}",
+    f"## Test metrics\n\n{measured.table(report, facts)}",
+    f"## Limits\n\n- {_PROBABILITIES}\n- {_TEXTS_INSIDE}\n",
+  ]
+  return "\n".join(parts)
+
+
 def escaped(shown: str) -> str:
   """Returns a text as one line of Markdown, with every special character escaped.
 

@@ -16,14 +16,17 @@ from xmc_jax.errors import DataError, UserError
 from xmc_jax.export import label_files, memory_files
 from xmc_jax.export.programs import Programs
 from xmc_jax.retrieval import Index, embed_table, texts_at_a_time
+from xmc_jax.retrieval.combined import CombinedRetriever
 from xmc_jax.retrieval.hybrid import HybridRanker
+from xmc_jax.retrieval.hybrid_model import HybridModel
 from xmc_jax.retrieval.search import Ranking
-from xmc_jax.retrieval.sources import Queries
+from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
 from xmc_jax.runs.model import best_labels, check_texts, reasons
 from xmc_jax.storage import atomic, path_safety, whole_folder
 
 FORMAT, VERSION, MARKER = "xmc_jax export", 3, "export.json"
 SENTENCE, PROGRAMS, INDEX, MEMORY = "sentence_transformers", "stablehlo", "index", "memory"
+MEMBERS = "members"  # combined runs alone
 HYBRID = "hybrid"  # value of `ranks_by` in export.json if all sources rank together
 POINTS, LABELS = "embed_points", "embed_labels"  # functions in `PROGRAMS`
 _BATCH_SIZE = 256
@@ -73,6 +76,8 @@ class Exported:
     if facts["version"] != VERSION:
       version = f"expected format version {VERSION}, found {facts['version']}"
       raise DataError(f"{folder / MARKER}: {version}; export again")
+    if facts.get("members"):
+      return Combination(folder, facts)
     return cls(folder, facts, Programs(folder / PROGRAMS))
 
   @property
@@ -159,9 +164,13 @@ class Exported:
 
   @functools.cached_property
   def _hybrid(self) -> HybridRanker:
+    memory, corpus = self._corpus()
+    return HybridRanker(Retriever(corpus), memory.model)
+
+  def _corpus(self) -> tuple[memory_files.Memory, Corpus]:
     vectors = {scorer: np.asarray(array) for scorer, array in self._by_scorer.items()}
     memory = cast(memory_files.Memory, self._memory)  # a hybrid export has one
-    return memory_files.ranker(memory, vectors, self._texts)
+    return memory, memory_files.corpus(memory, vectors, self._texts)
 
   def _unknown(self, texts: Sequence[str]) -> list[str]:
     """Returns the texts that are not labels yet, each once."""
@@ -222,6 +231,41 @@ class Exported:
       batch_size=texts_at_a_time(len(texts), _BATCH_SIZE),
       max_length=self._facts["max_length"],
     )
+
+
+class Combination(Exported):
+  """Predicts by exported runs together; each is an export of its own, in `MEMBERS`."""
+
+  def __init__(self, folder: pathlib.Path, facts: dict):
+    self._folder, self._facts = folder, facts
+    self._members = {name: Exported.load(folder / MEMBERS / name) for name in facts["members"]}
+    self._model = HybridModel.load(folder / memory_files.MODEL, remedy="export again")
+    self._first = next(iter(self._members.values()))
+    self._memory = self._first._memory
+
+  @property
+  def labels(self) -> Sequence[str]:
+    return self._first.labels
+
+  @property
+  def keys(self) -> Sequence[str]:
+    return self._first.keys
+
+  def embed(self, texts: Sequence[str]) -> np.ndarray:
+    return np.concatenate([member.embed(texts) for member in self._members.values()], axis=1)
+
+  def add_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> np.ndarray:
+    for member in self._members.values():
+      member._check_can_add()
+    # After a kill, those that have the labels already leave them as they are.
+    ids = [member.add_labels(texts, keys) for member in self._members.values()]
+    self.__dict__.pop("_hybrid", None)
+    return ids[0]
+
+  @functools.cached_property
+  def _hybrid(self) -> HybridRanker:
+    corpora = ((name, member._corpus()[1]) for name, member in self._members.items())
+    return HybridRanker(CombinedRetriever(corpora), self._model)
 
 
 def add_labels(exported: pathlib.Path, texts: Sequence[str], keys: Sequence[str] | None = None) -> np.ndarray:

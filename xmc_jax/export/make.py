@@ -8,7 +8,6 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import methods
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime, split_table
 from xmc_jax.errors import ConfigError, UserError
@@ -73,15 +72,17 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
   run = runs.reopen(workdir, devices=ml_collections.ConfigDict({"data": 1, "label": 1}))
   chosen = scores or run.config.eval.scores
   _check_scores(chosen, run)
-  original = run.trained()
-  source = _Source(original, _in_float32(original), chosen)
+  trained = run.trained()
   with whole_folder.written_whole(folder.absolute(), exported.is_export) as part:
-    _write(part, source)
+    if run.members:
+      _write_members(part, trained)
+    else:
+      _write(part, _Source(trained, _in_float32(trained), chosen))
   say(f"exported to {folder}: README.md says what is there")
 
 
 def _check_scores(scores: str, run: runs.Run) -> None:
-  methods.check_scores(scores, run.config, run.method)
+  run.check_scores(scores)
   if scores in configs.SOURCES:
     raise ConfigError(
       f"scores = {scores!r}: an export ranks by all sources or by inner products, not by this one alone; "
@@ -135,6 +136,26 @@ def _write(part: pathlib.Path, source: _Source) -> None:
   atomic.write_json(part / exported.MARKER, facts)
   contents = card.Made(facts, sentence, no_scann)
   (part / "README.md").write_text(card.text(run, contents, source.scores), encoding="utf-8")
+
+
+def _write_members(part: pathlib.Path, trained: Trained) -> None:
+  """Writes each of combined runs as an export of its own, and how they are joined."""
+  run = trained.run
+  for name, member in trained.members.items():
+    folder = part / exported.MEMBERS / name
+    folder.mkdir(parents=True)
+    _write(folder, _Source(member, _in_float32(member), exported.HYBRID))
+  ranking.hybrid_model(trained).save(part / memory_files.MODEL)
+  facts = {
+    "format": exported.FORMAT,
+    "version": exported.VERSION,
+    "step": trained.step,
+    "members": list(run.members),
+    "ranks_by": exported.HYBRID,
+    "index_ranks_by": "the encoder of one member",
+  }
+  atomic.write_json(part / exported.MARKER, facts)
+  (part / "README.md").write_text(card.text_of_combined(run, facts), encoding="utf-8")
 
 
 def _write_programs(folder: pathlib.Path, source: _Source) -> dict[str, label_functions.Function]:

@@ -13,9 +13,8 @@ import scipy.sparse as sp
 from xmc_jax.errors import DataError
 from xmc_jax.export import label_files
 from xmc_jax.retrieval.features import feature_names
-from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.hybrid_model import HybridModel
-from xmc_jax.retrieval.sources import Corpus, Retriever, source_names
+from xmc_jax.retrieval.sources import Corpus, source_names
 from xmc_jax.storage import checksums
 
 POINTS, TEXTS, MODEL = "points.npy", "points.jsonl", "hybrid.json"
@@ -91,8 +90,8 @@ def read(folder: Path, num_labels: int, scorers: Iterable[str]) -> Memory:
   return Memory(points, truth, texts, checksums.read_record(folder)["temperature"], model)
 
 
-def ranker(memory: Memory, vectors: Mapping[str, np.ndarray], texts: Sequence[str]) -> HybridRanker:
-  """Builds the hybrid ranker.
+def corpus(memory: Memory, vectors: Mapping[str, np.ndarray], texts: Sequence[str]) -> Corpus:
+  """Returns what the hybrid ranker searches.
 
   Args:
     memory: as `read` returns it.
@@ -101,8 +100,7 @@ def ranker(memory: Memory, vectors: Mapping[str, np.ndarray], texts: Sequence[st
   """
   known = memory.truth
   truth = sp.csr_matrix((known.data, known.indices, known.indptr), (known.shape[0], len(texts)))
-  corpus = Corpus(vectors, memory.points, truth, memory.texts, texts, memory.temperature)
-  return HybridRanker(Retriever(corpus), memory.model)
+  return Corpus(vectors, memory.points, truth, memory.texts, texts, memory.temperature)
 
 
 def _read_truth(folder: Path, shape: tuple[int, int]) -> sp.csr_matrix:

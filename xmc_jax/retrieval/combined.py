@@ -1,27 +1,40 @@
 """Retrieves by several encoders of the same texts."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import scipy.sparse as sp
+from jax.sharding import Mesh
 
-from xmc_jax.retrieval.sources import Block, Queries, Retriever
+from xmc_jax.retrieval.sources import Block, Corpus, Queries, Retriever
 
 
 class CombinedRetriever(Retriever):
   """Searches by several encoders; the vectors of queries are those by each encoder, side by side.
 
   Args:
-    by_encoder: the retrievers by encoder; they have the same texts, and share the index of words.
+    corpora: the corpus by each encoder and its name; they differ in vectors and temperature alone, and the
+      texts, votes and words of the first are kept for all.
+    backend, devices: as for `Retriever`.
 
   Attributes:
     corpus, words, points, names, log_frequency: those of the first.
   """
 
-  def __init__(self, by_encoder: Mapping[str, Retriever]):
-    vars(self).update(vars(next(iter(by_encoder.values()))))
-    self._by_encoder = by_encoder
+  def __init__(
+    self, corpora: Iterable[tuple[str, Corpus]], *, backend: str = "exact", devices: Mesh | None = None
+  ):
+    self._by_encoder: dict[str, Retriever] = {}
+    words = None
+    for name, corpus in corpora:
+      if first := next(iter(self._by_encoder.values()), None):
+        words, shared = first.words, first.corpus
+        corpus = corpus._replace(
+          truth=shared.truth, point_texts=shared.point_texts, label_texts=shared.label_texts
+        )
+      self._by_encoder[name] = Retriever(corpus, backend=backend, devices=devices, words=words)
+    vars(self).update(vars(next(iter(self._by_encoder.values()))))
 
   @property
   def by_encoder(self) -> Mapping[str, Retriever]:

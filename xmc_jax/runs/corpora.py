@@ -26,17 +26,11 @@ def retriever(trained: "Trained", rows: np.ndarray | None = None) -> Retriever:
 
 def combined(trained: "Trained", rows: np.ndarray | None = None) -> CombinedRetriever:
   """Builds the sources' indexes of combined runs, as `retriever` does; they share words, texts and votes."""
-  by_encoder: dict[str, Retriever] = {}
-  for name, member in trained.members.items():
-    earlier = next(iter(by_encoder.values()), None)
-    corpus = _corpus(member, rows, earlier.corpus if earlier else None)
-    words = earlier.words if earlier else None
-    by_encoder[name] = Retriever(corpus, backend=backend(member.run), devices=member.run.mesh, words=words)
-  return CombinedRetriever(by_encoder)
+  corpora = ((name, _corpus(member, rows)) for name, member in trained.members.items())
+  return CombinedRetriever(corpora, backend=backend(trained.run), devices=trained.run.mesh)
 
 
-def _corpus(trained: "Trained", rows: np.ndarray | None, same_texts: Corpus | None = None) -> Corpus:
-  """Returns what a run ranks by; texts and votes are those of `same_texts`, if it is given."""
+def _corpus(trained: "Trained", rows: np.ndarray | None) -> Corpus:
   run, vectors, labels = trained.run, trained.points, label_vectors(trained)
   shape = (labels["encoder"].shape[1] - label_frequency.has_column(run),)
   if vectors.dtype != np.float32 or vectors.shape[1:] != shape:
@@ -44,11 +38,14 @@ def _corpus(trained: "Trained", rows: np.ndarray | None, same_texts: Corpus | No
     path = run.ranking_folder / run_folder.MEMORY
     raise UserError(f"{path}: not readable (it holds {held}); delete it, and it is made again")
   rows, known = labelled(run, np.arange(len(vectors)) if rows is None else rows)
-  temperature = run.config.method.temperature
-  if same_texts:
-    return same_texts._replace(label_vectors=labels, point_vectors=vectors[rows], temperature=temperature)
-  texts = run.dataset.train.texts[rows], run.dataset.labels.texts
-  return Corpus(labels, vectors[rows], known, *texts, temperature)
+  return Corpus(
+    labels,
+    vectors[rows],
+    known,
+    run.dataset.train.texts[rows],
+    run.dataset.labels.texts,
+    run.config.method.temperature,
+  )
 
 
 def labelled(run: "Run", rows: np.ndarray) -> tuple[np.ndarray, sp.csr_matrix]:
