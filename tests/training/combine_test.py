@@ -76,7 +76,12 @@ def test_probabilities_are_those_of_the_mean_log_odds(folder, both):
 
 
 def test_it_is_tested_beside_its_members(folder, capsys):
+  config = json.loads((path := folder / "both" / "config.json").read_text())
+  config["eval"]["report_page"] = True
+  atomic.write_json(path, config)
   means = commands.test(folder / "both")
+  page = (folder / "both" / "report" / "index.html").read_text()
+  assert "dexml with encoder bag and rae_xmc with encoder bag" in page and "a alone" in page
   report = json.loads((folder / "both" / "report" / "metrics.json").read_text())
   assert report["metrics"] == means and list(report["by_source"]) == ["a alone", "b alone"]
   for name in "ab":
@@ -115,7 +120,7 @@ def test_an_export_predicts_as_it_does_and_takes_new_labels(folder, both, tmp_pa
     assert model.predict(["a zathura viewer"], 3)[0][0, 0] == new
 
 
-def test_only_all_of_it_ranks(folder):
+def test_only_all_of_it_ranks(folder, tmp_path):
   for scores in ("encoder", "memory", "fused"):
     with pytest.raises(
       UserError, match=r"combined runs rank by 'hybrid'; for each alone: --workdir=\S+members/a"
@@ -125,17 +130,18 @@ def test_only_all_of_it_ranks(folder):
     commands.test(folder / "both", checkpoint="last")
   with pytest.raises(UserError, match="holds a run with other settings"):
     commands.train_and_test(tiny_runs.config(folder / "data", **_HYBRID), folder / "both")
+  with pytest.raises(UserError, match=r"init_from = \S+: combined runs; add /members/a"):
+    tiny_runs.open_run(folder / "data", tmp_path / "new", **_HYBRID, init_from=str(folder / "both"))
 
 
 def changed(folder: pathlib.Path, name: str, **settings) -> pathlib.Path:
   """A copy of run `a` with other settings."""
   shutil.copytree(folder / "a", folder / name, copy_function=atomic.link_or_copy, dirs_exist_ok=True)
-  config = json.loads((folder / name / "config.json").read_text())
+  config = json.loads((path := folder / name / "config.json").read_text())
   for key, value in settings.items():
     section, _, key = key.partition(".")
     config[section][key] = value
-  (folder / name / "config.json").unlink()
-  (folder / name / "config.json").write_text(json.dumps(config))
+  atomic.write_json(path, config)
   return folder / name
 
 
@@ -154,14 +160,18 @@ def test_runs_that_do_not_fit_together(folder, tmp_path):
   unfinished = changed(folder, "unfinished")
   (unfinished / "hybrid.json").unlink()
   refuse("not finished", unfinished)
-  tiny_runs.write_data(tmp_path / "data", num_train=190)
-  refuse("are of other data", trained(tmp_path, "other"))
+  other = changed(folder, "other")
+  manifest = json.loads((path := other / "data" / "manifest.json").read_text())
+  manifest["files"]["train.texts.npy"]["sha256"] = "0" * 64
+  atomic.write_json(path, manifest)
+  refuse(r"are of other data \(train.texts.npy differs\)", other)
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_no_run_and_the_same_command_goes_on(folder, tmp_path):
   new, pair = tmp_path / "new", [folder / "a", folder / "b"]
   for owner, name, when in ((combine, "_link", 2), (ranking, "fit_model", 1), (evaluate, "embed_split", 1)):
-    with killed(owner, name, when):
+    with killed(owner, name, when), few_rows():
       combine.combine(pair, new)
     assert (new / "config.json").exists() == (name == "embed_split")  # then it is finished but for the test
   with few_rows():
@@ -184,6 +194,7 @@ def test_runs_may_lie_in_the_folder_already(folder, tmp_path):
   assert model.predict(TEXTS, 3)[2] == Model.load(folder / "both", warm=False).predict(TEXTS, 3)[2]
 
 
+@pytest.mark.slow
 def test_runs_that_were_trained_on_all_rows(folder, tmp_path):
   """How they are joined is fitted with the parameters that have not seen the held-out rows."""
   with few_rows():

@@ -111,10 +111,11 @@ def _of_run(run: Run, scores: str) -> dict[str, Any]:
   recorded = training_records.curves(run.workdir)
   usual = descriptions.settings(methods.default_config(config.method.name))
   settings = descriptions.settings(config)
+  changed = {key: value for key, value in settings.items() if usual.get(key) != value}
   return {
     "title": f"{config.name}: test report",
     "run": run,
-    "encoder": pathlib.PurePath(config.encoder.name).name,
+    "made_by": " and ".join(dict.fromkeys(map(_made_by, run.members.values() or [run]))),
     "scores": scores,
     "by_vectors": pair_scores.are_of_vectors(scores),
     "recorded": recorded,
@@ -122,8 +123,12 @@ def _of_run(run: Run, scores: str) -> dict[str, Any]:
     "per_epoch": training_records.steps_per_epoch(recorded),
     "last_step": recorded["train/loss"].steps[-1] if "train/loss" in recorded else 0,
     "memory": training_records.memory(recorded),
-    "settings": {key: value for key, value in settings.items() if usual.get(key) != value},
+    "settings": {"combined runs": ", ".join(run.members)} if run.members else changed,
   }
+
+
+def _made_by(run: Run) -> str:
+  return f"{run.config.method.name} with encoder {pathlib.PurePath(run.config.encoder.name).name}"
 
 
 def _of_report(report: Mapping[str, Any], scores: str, depth: int) -> dict[str, Any]:

@@ -217,6 +217,10 @@ def _check_before_data(config: ml_collections.ConfigDict, begun: bool) -> None:
   configs.check_against_devices(config, len(jax.devices()))
   if config.init_from and not begun:
     methods.read_config(pathlib.Path(config.init_from) / "config.json")
+    if names := run_folder.combined(pathlib.Path(config.init_from)):
+      raise ConfigError(
+        f"init_from = {config.init_from!r}: combined runs; add /{run_folder.MEMBERS}/{names[0]}"
+      )
   embedder = models.build(config.encoder, vocab_size=1)  # reads no weights
   configs.check_against_encoder(config, getattr(embedder.spec, "max_positions", 0))
   config.encoder.update(models.head_settings(config.encoder, models.modules_of(config.encoder)))
