@@ -87,7 +87,10 @@ def test_it_is_tested_beside_its_members(folder, capsys):
   for name in "ab":
     own = json.loads((folder / name / "report" / "metrics.json").read_text())["metrics"]
     assert report["by_source"][f"{name} alone"] == pytest.approx(own)
-  assert "texts ranked a second, embedding left out: hybrid " in capsys.readouterr().err
+  commands.compare([folder / "a", folder / "both"], str(folder / "compare.html"))
+  told = capsys.readouterr()
+  assert "(a and b combined, encoder bag, ranked by hybrid)" in told.out
+  assert "texts ranked a second, embedding left out: hybrid " in told.err
 
 
 def test_every_way_to_predict_says_the_same(folder, both, tmp_path):

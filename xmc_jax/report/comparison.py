@@ -86,7 +86,7 @@ def console_table(
   widths = [max(map(len, column)) for column in zip(*cells)]
   lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths)).rstrip() for row in cells]
   legend = [
-    f"{run.letter}  {run.workdir}  ({run.config.method.name}, encoder {run.encoder}, ranked by {run.scores})"
+    f"{run.letter}  {run.workdir}  ({run.method}, encoder {run.encoder}, ranked by {run.scores})"
     for run in runs
   ]
   return "\n".join([*legend, "", *lines, "", _explained(runs)])

@@ -17,7 +17,7 @@ from xmc_jax.errors import UserError
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
 from xmc_jax.report import training_records
 from xmc_jax.retrieval.search import Ranking
-from xmc_jax.storage import path_safety
+from xmc_jax.storage import path_safety, run_folder
 
 # The files of a prepared folder that define the test. Equal bytes mean equal texts, truth and filter.
 _TEST_FILES = (
@@ -53,6 +53,11 @@ class Finished(NamedTuple):
   hits: Hits
   curves: training_records.Curves
   seconds: Mapping[str, float]
+
+  @property
+  def method(self) -> str:
+    names = run_folder.combined(self.workdir)
+    return f"{' and '.join(names)} combined" if names else self.config.method.name
 
   @property
   def encoder(self) -> str:
