@@ -208,6 +208,7 @@ def _two_views(backend, folder, num_labels=1500):
     ranking_folder=folder,
     mesh=None,
     method=method,
+    check_scores=lambda scores: None,
     data=SimpleNamespace(inverse_propensity=np.ones(num_labels)),
     embedder=SimpleNamespace(labels=embed_labels, split_labels=embed_labels),
   )

@@ -27,8 +27,7 @@ from xmc_jax.cli import interactive
 from xmc_jax.data import documents
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import explanations
-from xmc_jax.runs import added_labels, ranking
-from xmc_jax.runs import model as model_of_run
+from xmc_jax.runs import added_labels, ranking, trained
 from xmc_jax.runs.predict import predict_command, predict_lines
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -100,7 +99,7 @@ def test_a_matrix_that_cannot_be_written_is_one_line(workdir, tmp_path):
 def test_a_loaded_model_has_opened_all_that_it_answers_by(workdir, monkeypatch):
   model = xmc_jax.Model.load(workdir)
   refuse = mock.Mock(side_effect=AssertionError("opened at the first answer"))
-  for module, name in ((ranking, "hybrid"), (ranking, "own_ranker"), (model_of_run, "Encoder")):
+  for module, name in ((ranking, "hybrid"), (ranking, "own_ranker"), (trained, "Encoder")):
     monkeypatch.setattr(module, name, refuse)
   ids = model.predict(TEXTS[:1], 3)[0]
   assert ids.shape == (1, 3)
