@@ -238,7 +238,7 @@ def test_a_gru_has_an_even_width():
     ("batch_size", "did you mean 'eval.batch_size' or 'train.batch_size'?"),
     ("train.lr", "there are train.batch_size, "),
     ("train", "config.train is a section, not a value; set one of train.batch_size, "),
-    ("xyz", "there are checkpoint, data, encoder, eval, init_from, "),
+    ("xyz", "there are auto, checkpoint, data, encoder, eval, init_from, "),
     ("", "there are "),
   ],
 )

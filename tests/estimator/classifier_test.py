@@ -165,7 +165,7 @@ def test_nothing_is_left_if_fit_fails(error, temporary, monkeypatch):
     assert any(temporary.rglob("trn.json"))
     raise error
 
-  monkeypatch.setattr("xmc_jax.training.train.loop.train", failing)
+  monkeypatch.setattr("xmc_jax.training.loop.train", failing)
   with pytest.raises(error if isinstance(error, type) else type(error)):
     made_texts.estimator().fit(TEXTS, LABELS)
   assert not list(temporary.iterdir())

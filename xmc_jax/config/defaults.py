@@ -106,6 +106,9 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     ),
     "remat": Key(False, "recompute layers in the backward pass"),
   },
+  "auto": {
+    "minutes": Key(0.0, "train several methods within so many minutes, and combine them; 0 is off"),
+  },
   "train": {
     "num_epochs": Key(100, "epochs to train; 0 keeps and tests the parameters as they are"),
     "batch_size": Key(1024, "over all devices; becomes smaller if there are fewer training rows", least=1),

@@ -128,7 +128,9 @@ def _plain(value: Any) -> Any:
 def _preset(method: str, encoder: str) -> ml_collections.ConfigDict:
   """Returns the config that values are changed in: a preset of experiments/METHOD.py."""
   stems = (path.stem for path in experiments.FOLDER.glob("[a-z]*.py"))
-  names = sorted(stem for stem in stems if stem != "common" and not stem.endswith("_classifier"))
+  names = sorted(
+    stem for stem in stems if stem not in ("auto", "common") and not stem.endswith("_classifier")
+  )
   if method not in names:
     near = difflib.get_close_matches(str(method), names, 1)
     hint = f"; did you mean method={near[0]!r}?" if near else ""

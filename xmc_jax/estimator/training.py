@@ -13,7 +13,7 @@ from xmc_jax.estimator import files
 from xmc_jax.estimator.fitted import Fitted, data_of
 from xmc_jax.runs import create
 from xmc_jax.storage import locks, run_folder
-from xmc_jax.training.train import train_run
+from xmc_jax.training.one_run import train_run
 
 
 def train(

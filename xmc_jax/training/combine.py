@@ -19,7 +19,7 @@ from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic, locks, path_safety, run_folder, whole_folder
-from xmc_jax.training.train import tested
+from xmc_jax.training.one_run import tested
 
 _COMBINES = "combines runs in this folder; wait for it, or stop it"
 _LEFT_OUT = ("tensorboard", "export", run_folder.LAST)
@@ -52,12 +52,16 @@ def combine(folders: Sequence[str | pathlib.Path], workdir: str | pathlib.Path) 
   return Model.load(workdir, warm=False)
 
 
-def combine_and_test(folders: Sequence[pathlib.Path], workdir: pathlib.Path) -> dict[str, float]:
-  """Joins runs, and tests the combination; see `combine`.
+def combine_and_test(
+  folders: Sequence[pathlib.Path], workdir: pathlib.Path, least: int = 2
+) -> dict[str, float]:
+  """Joins `least` runs or more, and tests the combination; see `combine`.
 
   Returns:
     The test metrics, as fractions; none if no test row has a label.
   """
+  if len(folders) < least:
+    raise UserError(f"two or more runs can be combined, and got {len(folders)}")
   members = _named(folders)
   _check(members)
   with contextlib.ExitStack() as stack:
@@ -70,8 +74,6 @@ def combine_and_test(folders: Sequence[pathlib.Path], workdir: pathlib.Path) -> 
 
 def _named(folders: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
   """Returns the folders by their names, sorted; equal names get numbers."""
-  if len(folders) < 2:
-    raise UserError(f"two or more runs can be combined, and got {len(folders)}")
   named: dict[str, pathlib.Path] = {}
   for folder in (folder.expanduser().resolve() for folder in folders):
     if folder in named.values():

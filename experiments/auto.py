@@ -1,0 +1,12 @@
+"""Trains what the time allows: several methods one after another, combined.
+
+  python -m xmc_jax.main --config=experiments/auto.py                   # bundled data, ten minutes at most
+  python -m xmc_jax.main --config=experiments/auto.py --config.auto.minutes=60 --config.data.path=DIR
+
+It chooses methods, epochs and encoders itself; your own keys are those of the data, devices and checkpoints.
+"""
+
+from xmc_jax.experiments.common import config_getter
+
+PRESETS = {"debian": {"dataset": "debian", "auto.minutes": 10.0}}
+get_config = config_getter("auto", PRESETS)

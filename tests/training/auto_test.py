@@ -1,0 +1,112 @@
+"""What trains in the time given, what is left out, and how it goes on after a stop."""
+
+import contextlib
+import types
+
+import pytest
+
+from xmc_jax import methods
+from xmc_jax.cli import commands
+from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.experiments import depsl
+from xmc_jax.runs.model import Model
+from xmc_jax.training import auto
+
+
+def config_of(path, **values):
+  config = methods.default_config()
+  config.update_from_flattened_dict({"name": "auto", "data.path": str(path), "auto.minutes": 10.0, **values})
+  return config
+
+
+class World:
+  """Stands in for trainings: a second of work is a second of its clock."""
+
+  def __init__(self, monkeypatch, costs, scores):
+    self.now, self.trained, self.combined = 0.0, [], []
+    self._costs, self._scores = costs, scores
+    monkeypatch.setattr(auto.time, "monotonic", lambda: self.now)
+    monkeypatch.setattr(auto, "_epochs_in", self._epochs_in)
+    monkeypatch.setattr(auto, "train_run", self._train)
+    monkeypatch.setattr(auto.evaluate, "validate", lambda trained: {"P@1": self._scores[trained.name]})
+    monkeypatch.setattr(auto.combine, "combine_and_test", self._combine)
+
+  def _epochs_in(self, seconds, config, folder):
+    return min(15, int(seconds // self._costs[config.name]))
+
+  @contextlib.contextmanager
+  def _train(self, config, folder, owns_process):
+    self.trained.append((config.name, config.train.num_epochs))
+    self.now += config.train.num_epochs * self._costs[config.name]
+    run = types.SimpleNamespace(data=types.SimpleNamespace(validation=[0]))
+    yield types.SimpleNamespace(name=config.name, run=run), types.SimpleNamespace(seconds={"hybrid": 10.0})
+
+  def _combine(self, folders, workdir, least):
+    assert least == 1
+    self.combined = [folder.name for folder in folders]
+    return {"P@1": 1.0}
+
+
+def test_all_fit(data, tmp_path, monkeypatch):
+  world = World(
+    monkeypatch, {"rae_xmc": 1, "dexml": 2, "depsl": 3}, {"rae_xmc": 0.5, "dexml": 0.45, "depsl": 0.3}
+  )
+  assert auto.train_and_test(config_of(data), tmp_path / "run") == {"P@1": 1.0}
+  assert world.trained == [("rae_xmc", 15), ("dexml", 15), ("depsl", 15)]
+  assert world.combined == ["dexml", "rae_xmc"]  # the third is far behind
+  assert world.now < 600
+
+
+def test_what_does_not_fit_is_left_out_and_joins_with_more_minutes(data, tmp_path, monkeypatch):
+  scores = dict.fromkeys(auto.MEMBERS, 0.5)
+  world = World(monkeypatch, {"rae_xmc": 30, "dexml": 100, "depsl": 25}, scores)
+  auto.train_and_test(config_of(data), tmp_path / "run")
+  assert world.trained == [("rae_xmc", 15), ("depsl", 4)] and world.combined == ["depsl", "rae_xmc"]
+  world.now += 1000  # between the commands
+  auto.train_and_test(config_of(data, **{"auto.minutes": 30.0}), tmp_path / "run")
+  assert world.trained[2:] == [("dexml", 12)] and world.combined == ["depsl", "dexml", "rae_xmc"]
+
+
+def test_a_stopped_member_goes_on_with_its_epochs(data, tmp_path, monkeypatch):
+  world = World(monkeypatch, {"rae_xmc": 100, "dexml": 1000, "depsl": 1000}, dict.fromkeys(auto.MEMBERS, 0.5))
+  train = auto.train_run
+
+  @contextlib.contextmanager
+  def stopped(*args):
+    raise KeyboardInterrupt
+    yield
+
+  monkeypatch.setattr(auto, "train_run", stopped)
+  with pytest.raises(KeyboardInterrupt):
+    auto.train_and_test(config_of(data), tmp_path / "run")
+  monkeypatch.setattr(auto, "train_run", train)
+  monkeypatch.setattr(auto, "_epochs_in", lambda *_: 0)
+  auto.train_and_test(config_of(data), tmp_path / "run")
+  assert world.trained == [("rae_xmc", 5)]
+
+
+@pytest.mark.parametrize(
+  "key, value", [("train.num_epochs", 5), ("method.temperature", 0.5), ("encoder.name", "gru")]
+)
+def test_what_it_chooses_itself_is_refused(data, tmp_path, key, value):
+  with pytest.raises(ConfigError, match=f"{key} = .*auto.minutes chooses it"):
+    commands.train_and_test(config_of(data, **{key: value}), tmp_path / "run")
+  assert not (tmp_path / "run").exists()
+
+
+def test_it_plans_while_it_trains(data):
+  with pytest.raises(UserError, match=r"auto.minutes plans while it trains"):
+    commands.plan(config_of(data))
+
+
+@pytest.mark.slow
+def test_a_small_set(data, tmp_path, monkeypatch):
+  """A member trains a little, and the folder is that of a run."""
+  monkeypatch.setattr(auto, "MEMBERS", ("depsl",))
+  monkeypatch.setitem(depsl.PRESETS["debian"], "train.num_epochs", 4)
+  means = commands.train_and_test(config_of(data), tmp_path / "run")
+  assert means["P@1"] > 0.5
+  assert (
+    commands.test(tmp_path / "run") == means == commands.train_and_test(config_of(data), tmp_path / "run")
+  )
+  assert Model.load(tmp_path / "run").predict(["barn balt"], k=3)

@@ -1,0 +1,192 @@
+"""Trains several methods one after another while time is left, and combines them (`config.auto.minutes`).
+
+The rules: the methods of `MEMBERS` in this order. Each gets as many epochs as fit by the time of its first
+steps, and at most those of its preset. One that gets too few is left out, and at the end one that is far
+behind the best. docs/methods.md, "In the time you have", has the measurements.
+"""
+
+import contextlib
+import importlib
+import json
+import pathlib
+import shutil
+import time
+
+import ml_collections
+
+from xmc_jax import config as configs
+from xmc_jax import data, methods
+from xmc_jax.config import checks
+from xmc_jax.console import quiet, say
+from xmc_jax.distributed import runtime
+from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.retrieval import cpu_cores
+from xmc_jax.runs import create, evaluate
+from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.storage import atomic, locks, run_folder
+from xmc_jax.training import combine, loop
+from xmc_jax.training.one_run import train_run
+
+MEMBERS = ("rae_xmc", "dexml", "depsl")
+"""Names the experiments whose first preset is trained, the best on most sets first."""
+# Keys that are the user's own, whatever is trained.
+_GIVEN = (
+  *("data.", "mesh.", "runtime.", "checkpoint.", "train.seed", "train.refit"),
+  *("eval.k", "eval.backend", "eval.metric", "eval.propensity"),
+)
+_RECORD = "auto.json"
+_TRIAL_STEPS = 5
+_AFTER_REFRESH = 2.0  # a step with hard negatives, and its share of a refresh, takes as long as two without
+_FEWEST_EPOCHS = 4  # with fewer, a further member is no help
+_FAR_BEHIND = 0.8  # of the best validation score
+_TRAINS = "trains in this folder; wait for it, or stop it"
+
+
+def train_and_test(
+  config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = False
+) -> dict[str, float]:
+  """Runs `--mode=train` of a config with `auto.minutes`; the same call goes on from where it was stopped.
+
+  The time to read and prepare the data is not counted.
+
+  Args:
+    config: checked already.
+    workdir: becomes the folder of the combined runs, which are in its `members/`.
+    owns_process: whether a stop request may end this process.
+
+  Returns:
+    The test metrics of the combination, as fractions; none if no test row has a label.
+
+  Raises:
+    UserError: several processes train, or the folder holds another run.
+  """
+  if not runtime.is_alone():
+    raise UserError("auto.minutes trains with a single process; give a method, as experiments/rae_xmc.py")
+  usual = checks.flatten(methods.default_config())
+  for key, value in checks.flatten(config).items():
+    if (
+      key.startswith(("method.", "encoder.", "train."))
+      and not key.startswith(_GIVEN)
+      and value != usual.get(key)
+    ):
+      raise ConfigError(
+        f"{key} = {value!r}: auto.minutes chooses it; leave it out, or train a method's experiment"
+      )
+  if (workdir / run_folder.BEST).exists():
+    raise UserError(f"{workdir} holds a run of one method; give --workdir=ANOTHER_FOLDER")
+  with locks.in_use(workdir, ".auto.lock", _TRAINS):
+    prepared, _ = create.prepare(_member(config, MEMBERS[0]))
+    budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes)
+    say(
+      f"auto: {config.auto.minutes:g} minutes for {len(prepared.train):,} texts and {prepared.num_labels:,} "
+      f"labels on {cpu_cores.num_cores()} cores: {', '.join(MEMBERS)}, as far as time is left; then combined"
+    )
+    for name in MEMBERS:
+      folder = workdir / run_folder.MEMBERS / name
+      _train(name, _member(config, name), folder, budget, prepared, owns_process)
+    kept = _kept(budget)
+    if run_folder.combined(workdir) not in ([], kept):  # those of fewer minutes
+      run_folder.forget(workdir, "config.json")
+    return combine.combine_and_test([workdir / run_folder.MEMBERS / name for name in kept], workdir, least=1)
+
+
+class _Budget:
+  """Counts the time that is left, and remembers what was decided, over all calls on a folder.
+
+  Args:
+    path: the file that remembers.
+    seconds: the time from the first call on.
+
+  Attributes:
+    members: by name, what was decided: nothing, or `num_epochs` and `minutes`; once it is trained,
+      also its `score` and the seconds of `joining` its sources.
+  """
+
+  def __init__(self, path: pathlib.Path, seconds: float):
+    self._path, self._seconds, self._start = path, seconds, time.monotonic()
+    self._earlier, self.members = 0.0, {}
+    with contextlib.suppress(FileNotFoundError):
+      kept = json.loads(path.read_text(encoding="utf-8"))
+      self._earlier, self.members = kept["spent"], kept["members"]
+
+  @property
+  def left(self) -> float:
+    """Returns the seconds that are left."""
+    return self._seconds - self._earlier - (time.monotonic() - self._start)
+
+  def decide(self, name: str, **values: float) -> None:
+    """Remembers what was decided on a member."""
+    self.members[name] = {**self.members.get(name, {}), **values}
+    content = {"spent": self._seconds - self.left, "members": self.members}
+    atomic.write_text(self._path, json.dumps(content, indent=2) + "\n")
+
+
+def _member(config: ml_collections.ConfigDict, name: str) -> ml_collections.ConfigDict:
+  """Returns the first preset of an experiment, on the user's data."""
+  member = importlib.import_module(f"xmc_jax.experiments.{name}").get_config()
+  given = {key: value for key, value in checks.flatten(config).items() if key.startswith(_GIVEN)}
+  return configs.changed(member, {**given, "name": name, "eval.num_examples": 0, "eval.report_page": False})
+
+
+def _train(
+  name: str,
+  config: ml_collections.ConfigDict,
+  folder: pathlib.Path,
+  budget: _Budget,
+  prepared: data.Dataset,
+  owns_process: bool,
+) -> None:
+  """Trains a member in its folder, or goes on with it, if it fits into the time."""
+  if not budget.members.get(name):
+    others = sum(map(bool, budget.members.values()))
+    left = budget.left - _reserve(prepared, budget, 1 + others)
+    epochs = _epochs_in(left, config, folder) if left > 0 else 0
+    fits = not others or epochs >= _FEWEST_EPOCHS
+    budget.decide(name, **({"num_epochs": epochs, "minutes": max(left, 1.0) / 60} if fits else {}))
+    if not fits:
+      say(f"auto: no time for {name}")
+  decided = budget.members[name]
+  if not decided or "score" in decided:
+    return
+  say(f"auto: {name} for {decided['num_epochs']:g} epochs, in at most {decided['minutes']:.1f} minutes")
+  settings = {"train.num_epochs": decided["num_epochs"], "train.minutes": decided["minutes"]}
+  with train_run(configs.changed(config, settings), folder, owns_process) as (trained, writer):
+    score = evaluate.validate(trained)[config.eval.metric] if len(trained.run.data.validation) else 1.0
+  budget.decide(name, score=score, joining=writer.seconds["hybrid"])
+
+
+def _reserve(prepared: data.Dataset, budget: _Budget, num_members: int) -> float:
+  """Returns the seconds that joining sources, combining and testing take on a machine of this speed."""
+  texts, tested = len(prepared.train) + prepared.num_labels, len(prepared.test)
+  joining = 10 + 6e-5 * texts
+  slowness = max(
+    [1.0, *(member["joining"] / joining for member in budget.members.values() if "joining" in member)]
+  )
+  return slowness * (10 + num_members * (joining + 5e-3 * tested / cpu_cores.num_cores()))
+
+
+def _epochs_in(seconds: float, config: ml_collections.ConfigDict, folder: pathlib.Path) -> int:
+  """Trains a few steps; returns how many epochs fit into the time, at most those of the config."""
+  shutil.rmtree(folder, ignore_errors=True)
+  begun = time.monotonic()
+  with quiet(), contextlib.closing(MetricWriter(folder)) as writer:
+    run = create.create(config, folder, writer)
+    steps = run.batches.steps_per_epoch
+    tried = min(_TRIAL_STEPS, steps)
+    loop.train(run, writer, last_step=tried)
+  per_step = writer.seconds["train"] / tried * (_AFTER_REFRESH if run.method.refreshes else 1)
+  epoch = steps * per_step + writer.seconds["evaluate"]
+  left = seconds - (time.monotonic() - begun) - 2 * writer.seconds["compile"]
+  epochs = int(max(0, min(config.train.num_epochs, left // epoch)))
+  if epochs < config.train.num_epochs:  # its schedule is another
+    shutil.rmtree(folder)
+  return epochs
+
+
+def _kept(budget: _Budget) -> list[str]:
+  """Returns the names of the members to combine, sorted; says which are left out."""
+  scores = {name: values["score"] for name, values in budget.members.items() if "score" in values}
+  kept = [name for name, score in sorted(scores.items()) if score >= _FAR_BEHIND * max(scores.values())]
+  for name in scores.keys() - set(kept):
+    say(f"auto: without {name}, which is far behind")
+  return kept

@@ -1,0 +1,66 @@
+"""Trains one run, fits its ranking, and tests it."""
+
+import contextlib
+import json
+import pathlib
+from collections.abc import Iterator
+
+import ml_collections
+
+from xmc_jax.console import say, show
+from xmc_jax.distributed import runtime
+from xmc_jax.distributed.preemption import Stop
+from xmc_jax.runs import create, label_frequency, ranking
+from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.runs.trained import Trained
+from xmc_jax.storage import atomic, locks
+from xmc_jax.training import guide, loop, refit, test_table
+
+
+def tested(trained: Trained, writer: MetricWriter) -> dict[str, float]:
+  """Tests a finished run, and writes the time that it took; returns the test metrics, or none."""
+  run = trained.run
+  if why := test_table.why_none(run.dataset):
+    say(f"note: {why}, so there is no test table")
+  means = {} if why else test_table.write(trained, writer)[0]
+  show(guide.next_commands(run))
+  if runtime.is_main_process():
+    (run.workdir / "report").mkdir(exist_ok=True)
+    seconds = json.dumps(dict(writer.seconds), indent=2)
+    atomic.write_text(run.workdir / "report" / "seconds.json", f"{seconds}\n")
+  return means
+
+
+@contextlib.contextmanager
+def train_run(
+  config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = False
+) -> Iterator[tuple[Trained, MetricWriter]]:
+  """Trains a run, or continues it, and fits its ranking; in the block its folder is locked.
+
+  Yields the trained run, and the writer of its metrics and stage times.
+
+  Args:
+    config: checked already.
+    workdir: the run's folder.
+    owns_process: whether a stop request may end this process.
+  """
+  stop = Stop(config.checkpoint.grace_seconds, owns_process)
+  with stop.listening(), contextlib.ExitStack() as stack:
+    if runtime.is_main_process():
+      stack.enter_context(locks.in_use(workdir))
+    writer = stack.enter_context(contextlib.closing(MetricWriter(workdir)))
+    run = create.create(config, workdir, writer)
+    ranking.check_installed(run)
+    say(guide.data_and_plan(run))
+    label_frequency.log_scope(run, run.config.eval.scores)
+    loop.train(run, writer, stop)
+    trained = run.trained()
+    with writer.stage("fuse"):
+      ranking.fit_own_scores(trained)
+    with writer.stage("hybrid"):
+      ranking.fit_hybrid(trained)
+    if run.config.train.refit:  # on all rows: nothing needs the validation rows any more
+      trained.release()
+      refit.train(run, writer, stop)
+      trained = run.ranking_in(workdir).trained()  # whose labels are as frequent as in all rows
+    yield trained, writer
