@@ -10,6 +10,7 @@ PACKAGE = pathlib.Path(__file__).parents[2] / "xmc_jax"
 # Examples of these need a trained run or files of the user's; the tests of their rooms show that they work.
 _STORIES = {
   "xmc_jax.runs.model",
+  "xmc_jax.training.combine",
   "xmc_jax.training.train",
   "xmc_jax.data.in_memory",
   "xmc_jax.estimator.classifier",
