@@ -20,7 +20,7 @@ from xmc_jax.runs import label_frequency
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
-from xmc_jax.training import train
+from xmc_jax.training import loop
 from xmc_jax.types import BatchSpec
 
 _QUICK = {"train.num_epochs": 1, "eval.scores": "fused", "eval.report_page": False, "eval.num_examples": 0}
@@ -162,7 +162,7 @@ def test_a_training_and_an_evaluation_say_it(chosen, graph_data, tmp_path, monke
   monkeypatch.setattr(label_frequency, "say", said.append)
   commands.test(chosen, scores="lexical_labels")
   assert len(said) == 1 and "'lexical_labels' scores do not use it" in said[0]
-  monkeypatch.setattr(train.loop, "train", lambda *_: 1 / 0)  # said before it begins
+  monkeypatch.setattr(loop, "train", lambda *_: 1 / 0)  # said before it begins
   with pytest.raises(ZeroDivisionError):
     config = tiny_runs.config(graph_data, **tiny_runs.RAE_XMC, **_QUICK, **{"eval.log_frequency": 1.0})
     commands.train_and_test(config, tmp_path / "run")
