@@ -190,7 +190,7 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
   },
   "plan": {  # sizes for --mode=plan; nothing else reads them
     "num_points": Key(0, "training points; 0 is unknown"),
-    "num_labels": Key(0, "labels; must be given"),
+    "num_labels": Key(0, "labels; must be given", most=2_000_000_000),  # rounded up, they are int32
     "tokens_per_point": Key(0.0, "on average, special ones counted; 0 is data.max_length"),
     "tokens_per_label": Key(0.0, "likewise, of labels"),
     "num_graphs": Key(0, "metadata graphs, of RAMEN", most=1000),

@@ -100,7 +100,7 @@ def make(config: ml_collections.ConfigDict, sizes: Sizes) -> Step:
     config, "query_chunk", rounded_up(rows, config.mesh.data), config.mesh.data, sizes.tokens_per_point
   )
   labels = _groups(config, "label_chunk", rounded_up(columns, mesh.size), mesh.size, sizes.tokens_per_label)
-  num_positives = max(spec.num_positives, math.ceil(_WIDEST * sizes.labels_per_point))
+  num_positives = min(max(spec.num_positives, math.ceil(_WIDEST * sizes.labels_per_point)), sizes.num_labels)
   every_label = (config.data.max_length, rounded_up(sizes.num_labels, mesh.size))
   params, extra_state = _state(method, mesh)
   shape: Any = jax.ShapeDtypeStruct
