@@ -94,6 +94,13 @@ def test_what_it_chooses_itself_is_refused(data, tmp_path, key, value):
   assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_of_another_run_stays_as_it_is(data, tmp_path):
+  (tmp_path / "config.json").write_text("{}")
+  with pytest.raises(UserError, match="holds another run; give --workdir=ANOTHER_FOLDER"):
+    auto.train_and_test(config_of(data), tmp_path)
+  assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
 def test_it_plans_while_it_trains(data):
   with pytest.raises(UserError, match=r"auto.minutes plans while it trains"):
     commands.plan(config_of(data))

@@ -2,7 +2,7 @@
 
 The rules: the methods of `MEMBERS` in this order. Each gets as many epochs as fit by the time of its first
 steps, and at most those of its preset. One that gets too few is left out, and at the end one that is far
-behind the best. docs/methods.md, "In the time you have", has the measurements.
+behind the best. docs/methods.md, "In the time you have", has a run; the constants below are not tuned.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from xmc_jax.training import combine, loop
 from xmc_jax.training.one_run import train_run
 
 MEMBERS = ("rae_xmc", "dexml", "depsl")
-"""Names the experiments whose first preset is trained, the best on most sets first."""
+"""Names the experiments whose first preset is trained, in this order."""
 # Keys that are the user's own, whatever is trained.
 _GIVEN = (
   *("data.", "mesh.", "runtime.", "checkpoint.", "train.seed", "train.refit"),
@@ -72,8 +72,8 @@ def train_and_test(
       raise ConfigError(
         f"{key} = {value!r}: auto.minutes chooses it; leave it out, or train a method's experiment"
       )
-  if (workdir / run_folder.BEST).exists():
-    raise UserError(f"{workdir} holds a run of one method; give --workdir=ANOTHER_FOLDER")
+  if (workdir / "config.json").exists() and not (workdir / _RECORD).exists():
+    raise UserError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER")
   with locks.in_use(workdir, ".auto.lock", _TRAINS):
     prepared, _ = create.prepare(_member(config, MEMBERS[0]))
     budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes)
