@@ -3,7 +3,7 @@
   python -m xmc_jax.main --config=experiments/auto.py                   # bundled data, ten minutes at most
   python -m xmc_jax.main --config=experiments/auto.py --config.auto.minutes=60 --config.data.path=DIR
 
-It chooses methods and epochs itself, and trains bags; your own keys are those of the data, devices and checkpoints.
+It chooses methods and epochs itself, and trains bags. Keys of data, devices and checkpoints are yours.
 """
 
 from xmc_jax.experiments.common import config_getter
