@@ -19,7 +19,7 @@ from xmc_jax.cli import commands
 from xmc_jax.distributed import preemption
 from xmc_jax.distributed.preemption import Stop, StopRequested
 from xmc_jax.runs import evaluate
-from xmc_jax.training import loop, train
+from xmc_jax.training import loop, one_run
 
 ROOT = pathlib.Path(__file__).parents[2]
 # The command line; its step waits where $SLOW says so, and says when it was there.
@@ -58,7 +58,7 @@ def _asked_in(patch, owner, name, at):
       stops[-1]._signal = signal.SIGTERM  # that nobody sends
     return original(*args, **kwargs)
 
-  patch.setattr(train, "Stop", Kept)
+  patch.setattr(one_run, "Stop", Kept)
   patch.setattr(owner, name, wrapped)
 
 

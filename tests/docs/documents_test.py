@@ -192,7 +192,8 @@ def place(tmp_path_factory):
   source = tiny_runs.write_data(folder / "DIR")
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(runtime, "start", lambda *_: None)  # it would set up the whole process
-    settings = tiny_runs.config(source, **{"train.num_epochs": 1})
+    hybrid = {"eval.scores": "hybrid", "data.num_validation": 60}  # as those have that are combined
+    settings = tiny_runs.config(source, **{"train.num_epochs": 1, **hybrid})
     workflow.train_and_test(settings, folder / "runs" / "dexml-debian")
   for copy in ("prime-debian", "other"):
     shutil.copytree(folder / "runs" / "dexml-debian", folder / "runs" / copy)

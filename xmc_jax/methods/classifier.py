@@ -45,7 +45,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   num_rows = sharding.rounded_up(info.num_labels, info.mesh.size)
 
   def init(key):
-    nothing = np.zeros((num_rows, encoder.width), np.float32)
+    nothing = np.broadcast_to(np.float32(0), (num_rows, encoder.width))  # takes no memory in a plan
     return {TABLE: nothing}, {"encoder": encoder.init(key), _LABELS: nothing}
 
   def init_from_run(source: refresh.Snapshot) -> tuple[PyTree, PyTree]:

@@ -192,10 +192,11 @@ def batch(
   ids, of_rows = jnp.int32, array((rows,), jnp.int32, "data")
   positives, weights = (array((rows, num_positives), dtype, "data") for dtype in (ids, jnp.float32))
   excluded = array((rows, 1), ids, "data")
+  of_anchors = [(width, rounded_up(number, mesh.size)) for width, number in points]
   anchors = SampledAnchors(
     rows=of_rows,
-    columns=array((rows,), ids),
-    anchors=texts(points, sharding.LABEL_ROWS),
+    columns=array((sum(number for _, number in of_anchors),), ids),
+    anchors=texts(of_anchors, sharding.LABEL_ROWS),
     positives=positives,
     weights=weights,
   )

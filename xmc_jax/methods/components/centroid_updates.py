@@ -62,7 +62,8 @@ SETTINGS = declare(
 
 def init_state(info: DatasetInfo, width: int) -> dict[str, Array]:
   """Returns `extra_state` before there are centroids; L' is L rounded up to the devices."""
-  return {NAME: np.zeros((sharding.rounded_up(info.num_labels, info.mesh.size), width), np.float32)}
+  shape = (sharding.rounded_up(info.num_labels, info.mesh.size), width)
+  return {NAME: np.broadcast_to(np.float32(0), shape)}  # takes no memory in a plan
 
 
 def refreshes(settings: ml_collections.ConfigDict) -> Mapping[str, Refresh]:
