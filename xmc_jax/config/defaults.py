@@ -193,7 +193,7 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "num_labels": Key(0, "labels; must be given", most=2_000_000_000),  # rounded up, they are int32
     "tokens_per_point": Key(0.0, "on average, special ones counted; 0 is data.max_length"),
     "tokens_per_label": Key(0.0, "likewise, of labels"),
-    "num_graphs": Key(0, "metadata graphs, of RAMEN", most=1000),
+    "num_graphs": Key(0, "metadata graphs, of RAMEN", most=20),
     "labels_per_point": Key(0.0, "true ones, on average; 0 is 5"),
     "chip": Key("h100", "the accelerator", choices=_CHIPS),
   },
