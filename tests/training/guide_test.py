@@ -38,22 +38,23 @@ def _run(texts, truth, held_out=2):
 
 def test_a_training_begins_with_its_data_in_words():
   run = _run(["", "without labels", "an example"], [[1, 0, 0], [0, 0, 0], [1, 1, 1]])
-  assert guide.data_and_plan(run).splitlines() == [
+  assert guide.of_data(run.dataset).splitlines() == [
     "mine: 1,200 texts to learn from and 30 to test with, 3 labels",
     "for instance «an example» has the labels «window manager», «sound» and 1 more",
     "note: a guess",
-    "training: 5 epochs of 9 steps on 1,198 texts, against the labels of each batch; 2 texts are held out, "
-    "to keep the parameters that are best on them (by P@1)",
   ]
+  assert guide.of_training(run) == (
+    "training: 5 epochs of 9 steps on 1,198 texts, against the labels of each batch; 2 texts are held out, "
+    "to keep the parameters that are best on them (by P@1)"
+  )
 
 
 def test_data_without_an_example_and_without_held_out_texts():
-  lines = guide.data_and_plan(_run(["no label"], [[0, 0, 0]], held_out=0)).splitlines()
-  assert lines[1:] == [
-    "note: a guess",
-    "training: 5 epochs of 9 steps on 1,198 texts, against the labels of each batch",
-  ]
-  (example,) = guide._example(_run(["long " * 20], [[0, 0, 1]]))
+  run = _run(["no label"], [[0, 0, 0]], held_out=0)
+  assert guide.of_data(run.dataset).splitlines()[1:] == ["note: a guess"]
+  told = "training: 5 epochs of 9 steps on 1,198 texts, against the labels of each batch"
+  assert guide.of_training(run) == told
+  (example,) = guide._example(_run(["long " * 20], [[0, 0, 1]]).dataset)
   assert example == f"for instance «{'long ' * 12}…» has the label «{'x' * 60}…»"
 
 

@@ -45,7 +45,8 @@ class XMCClassifier(BaseEstimator):
   has examples.
 
   Args:
-    method: 'dexml', 'dexa', 'ngame', 'prime', 'rae_xmc', 'unidec', 'depsl', 'ova', 'dpr' or 'ance'.
+    method: 'dexml', 'dexa', 'ngame', 'prime', 'rae_xmc', 'unidec', 'depsl', 'ova', 'dpr' or 'ance'; or
+      'auto', several of them combined, in `settings={'auto.minutes': 10.0}`.
     encoder: 'bag', 'gru', or a pretrained encoder: a folder, hub id or installed package.
     num_epochs, batch_size, learning_rate, max_length: of the training; None is the method's own.
     scores: what labels are ranked by, as `config.eval.scores`; only 'hybrid' gives probabilities.

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from xmc_jax.storage import atomic, run_folder
 
 # What prediction needs of a run's folder, apart from its parameters.
-_NEEDED = ("config.json", "chunks.json", "data", "encoder", "tokenizer.json", *run_folder.RANKING_FILES)
+_NEEDED = (
+  *("config.json", "chunks.json", "data", "encoder", "tokenizer.json"),
+  *(run_folder.COMBINED, *run_folder.RANKING_FILES),
+)
 
 
 class TemporaryFolder:
@@ -45,8 +48,13 @@ def keep_run(folder: pathlib.Path, run: pathlib.Path) -> None:
 
 
 def packed(run: pathlib.Path) -> dict[str, bytes]:
-  """Returns the files that prediction needs, by their paths in the run's folder."""
-  return {path.relative_to(run).as_posix(): path.read_bytes() for path in sorted(_needed(run))}
+  """Returns the files that prediction needs, by their paths in the run's folder; hard links share bytes."""
+  named = {path.relative_to(run).as_posix(): path for path in sorted(_needed(run))}
+  of_file: dict[int, bytes] = {}
+  for path in named.values():
+    if (number := path.stat().st_ino) not in of_file:
+      of_file[number] = path.read_bytes()
+  return {name: of_file[path.stat().st_ino] for name, path in named.items()}
 
 
 def unpack(files: Mapping[str, bytes], folder: pathlib.Path) -> None:
@@ -64,4 +72,6 @@ def _needed(run: pathlib.Path) -> set[pathlib.Path]:
   better = (run / run_folder.REFIT / run_folder.BEST, run / run_folder.BEST)
   roots.append(next((folder for folder in better if any(folder.glob("*"))), run / run_folder.NEWEST))
   roots.append(run / run_folder.REFIT / run_folder.MEMORY)
-  return {path for root in roots for path in (root, *root.rglob("*")) if path.is_file()}
+  members = (run / run_folder.MEMBERS / name for name in run_folder.combined(run))
+  own = {path for root in roots for path in (root, *root.rglob("*")) if path.is_file()}
+  return own.union(*map(_needed, members))

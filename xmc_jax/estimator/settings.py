@@ -13,6 +13,7 @@ import numpy as np
 from xmc_jax import experiments, methods
 from xmc_jax.config import checks, defaults
 from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.training import auto
 
 # Parameters of the estimator, and the keys that get their values.
 KEYS = {
@@ -53,7 +54,8 @@ def make(
     if not isinstance(encoder, str):
       raise ConfigError(f"encoder = {encoder!r:.60} is not a text; for instance encoder='bag'")
     values = checks.flatten(_preset(method, encoder))
-    values |= {"encoder.name": encoder, "name": method, "eval.num_examples": 0, "eval.report_page": False}
+    values |= {} if method == "auto" else {"encoder.name": encoder}
+    values |= {"name": method, "eval.num_examples": 0, "eval.report_page": False}
     values |= {"data.path": "", "data.layout": "raw_json"}
     values |= {KEYS[name]: _plain(value) for name, value in given.items() if value is not None}
     values |= _checked(settings, values)
@@ -63,6 +65,8 @@ def make(
       (nested.setdefault(section, {}) if section else nested)[name] = value
     config = ml_collections.ConfigDict(nested)
     methods.check_config(config)
+    if config.auto.minutes:
+      auto.check(config)
     return config
 
 
@@ -128,9 +132,7 @@ def _plain(value: Any) -> Any:
 def _preset(method: str, encoder: str) -> ml_collections.ConfigDict:
   """Returns the config that values are changed in: a preset of experiments/METHOD.py."""
   stems = (path.stem for path in experiments.FOLDER.glob("[a-z]*.py"))
-  names = sorted(
-    stem for stem in stems if stem not in ("auto", "common") and not stem.endswith("_classifier")
-  )
+  names = sorted(stem for stem in stems if stem != "common" and not stem.endswith("_classifier"))
   if method not in names:
     near = difflib.get_close_matches(str(method), names, 1)
     hint = f"; did you mean method={near[0]!r}?" if near else ""
@@ -139,6 +141,8 @@ def _preset(method: str, encoder: str) -> ml_collections.ConfigDict:
   usual = experiment.get_config()
   if encoder == "bag":
     return usual
+  if method == "auto":
+    raise ConfigError(f"encoder = {encoder!r}: method='auto' trains bags; leave it out, or name a method")
   preset = next((name for name in _OF_PRETRAINED if name in experiment.PRESETS), "")
   config = experiment.get_config(preset) if preset else methods.default_config(usual.method.name)
   config.encoder.num_layers = 0  # all of them

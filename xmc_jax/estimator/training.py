@@ -13,6 +13,7 @@ from xmc_jax.estimator import files
 from xmc_jax.estimator.fitted import Fitted, data_of
 from xmc_jax.runs import create
 from xmc_jax.storage import locks, run_folder
+from xmc_jax.training import auto
 from xmc_jax.training.one_run import train_run
 
 
@@ -44,11 +45,12 @@ def train(
       if workdir and run_folder.has_checkpoints(workdir) and (workdir / "data").is_dir():
         _refuse_other_data(workdir, in_memory.checksums(*given))  # before its texts are replaced
       in_memory.write_encoded(home / "texts", *given)
-      with (
-        runtime.started(False, config.runtime.deterministic, keeps_programs=workdir is not None),
-        train_run(config, run) as (_, writer),
-      ):
-        say(writer.stage_summary())
+      with runtime.started(False, config.runtime.deterministic, keeps_programs=workdir is not None):
+        if config.auto.minutes:
+          auto.train_and_test(config, run)
+        else:
+          with train_run(config, run) as (_, writer):
+            say(writer.stage_summary())
   except BaseException:
     temporary.delete()
     raise

@@ -24,7 +24,7 @@ from xmc_jax.retrieval import cpu_cores
 from xmc_jax.runs import create, evaluate
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import atomic, locks, run_folder
-from xmc_jax.training import combine, loop
+from xmc_jax.training import combine, guide, loop
 from xmc_jax.training.one_run import train_run
 
 MEMBERS = ("rae_xmc", "dexml", "depsl")
@@ -34,6 +34,7 @@ _GIVEN = (
   *("data.", "mesh.", "runtime.", "checkpoint.", "train.seed", "train.refit"),
   *("eval.k", "eval.backend", "eval.metric", "eval.propensity"),
 )
+_OF_THE_WHOLE = ("name", "auto.", "plan.", "eval.num_examples", "eval.report_page")
 _RECORD = "auto.json"
 _TRIAL_STEPS = 5
 _AFTER_REFRESH = 2.0  # a step with hard negatives, and its share of a refresh, takes as long as two without
@@ -62,24 +63,16 @@ def train_and_test(
   """
   if not runtime.is_alone():
     raise UserError("auto.minutes trains with a single process; give a method, as experiments/rae_xmc.py")
-  usual = checks.flatten(methods.default_config())
-  for key, value in checks.flatten(config).items():
-    if (
-      key.startswith(("method.", "encoder.", "train."))
-      and not key.startswith(_GIVEN)
-      and value != usual.get(key)
-    ):
-      raise ConfigError(
-        f"{key} = {value!r}: auto.minutes chooses it; leave it out, or train a method's experiment"
-      )
+  check(config)
   if (workdir / "config.json").exists() and not (workdir / _RECORD).exists():
     raise UserError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER")
   with locks.in_use(workdir, ".auto.lock", _TRAINS):
     prepared, _ = create.prepare(_member(config, MEMBERS[0]))
     budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes)
+    say(guide.of_data(prepared))
     say(
-      f"auto: {config.auto.minutes:g} minutes for {len(prepared.train):,} texts and {prepared.num_labels:,} "
-      f"labels on {cpu_cores.num_cores()} cores: {', '.join(MEMBERS)}, as far as time is left; then combined"
+      f"auto: {config.auto.minutes:g} minutes on {cpu_cores.num_cores()} cores: {', '.join(MEMBERS)}, as far "
+      "as time is left; then combined"
     )
     for name in MEMBERS:
       folder = workdir / run_folder.MEMBERS / name
@@ -88,6 +81,16 @@ def train_and_test(
     if run_folder.combined(workdir) not in ([], kept):  # those of fewer minutes
       run_folder.forget(workdir, "config.json")
     return combine.combine_and_test([workdir / run_folder.MEMBERS / name for name in kept], workdir, least=1)
+
+
+def check(config: ml_collections.ConfigDict) -> None:
+  """Raises ConfigError if a key is set that `auto.minutes` chooses."""
+  usual = checks.flatten(methods.default_config())
+  for key, value in checks.flatten(config).items():
+    if value != usual.get(key) and not key.startswith((*_GIVEN, *_OF_THE_WHOLE)):
+      raise ConfigError(
+        f"{key} = {value!r}: auto.minutes chooses it; leave it out, or train a method's experiment"
+      )
 
 
 class _Budget:
@@ -150,7 +153,7 @@ def _train(
     return
   say(f"auto: {name} for {decided['num_epochs']:g} epochs, in at most {decided['minutes']:.1f} minutes")
   settings = {"train.num_epochs": decided["num_epochs"], "train.minutes": decided["minutes"]}
-  with train_run(configs.changed(config, settings), folder, owns_process) as (trained, writer):
+  with train_run(configs.changed(config, settings), folder, owns_process, False) as (trained, writer):
     score = evaluate.validate(trained)[config.eval.metric] if len(trained.run.data.validation) else 1.0
   budget.decide(name, score=score, joining=writer.seconds["hybrid"])
 

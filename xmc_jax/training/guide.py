@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable
 
 from xmc_jax import sanitize
+from xmc_jax.data import Dataset
 from xmc_jax.metrics import FAMILIES
 from xmc_jax.report.descriptions import RANKINGS
 from xmc_jax.runs import run as runs
@@ -16,18 +17,18 @@ _LONGEST = 60  # characters of a text
 _LABELS = 2  # of the example
 
 
-def data_and_plan(run: runs.Run) -> str:
-  """Returns what a training begins with: the size of the data, an example, notes, and what it will do."""
-  manifest = run.dataset.manifest
+def of_data(dataset: Dataset) -> str:
+  """Returns what the data are: their size, an example, and notes on how they were read."""
+  manifest = dataset.manifest
   train, test, labels = (f"{manifest['counts'][part]['texts']:,}" for part in ("train", "test", "labels"))
   sizes = f"{manifest['name']}: {train} texts to learn from and {test} to test with, {labels} labels"
   notes = (f"note: {notice}" for notice in manifest["notices"])
-  return "\n".join([sizes, *_example(run), *notes, _plan(run)])
+  return "\n".join([sizes, *_example(dataset), *notes])
 
 
-def _example(run: runs.Run) -> list[str]:
+def _example(dataset: Dataset) -> list[str]:
   """Returns a training text with some of its labels; nothing if the first texts have none."""
-  train, names = run.dataset.train, run.dataset.labels.texts
+  train, names = dataset.train, dataset.labels.texts
   for row in range(min(50, len(train))):
     labels = train.truth[row].indices.tolist()
     if labels and train.texts[row].strip():
@@ -43,7 +44,8 @@ def _quoted(text: str) -> str:
   return f"«{line if len(line) <= _LONGEST else line[:_LONGEST] + '…'}»"
 
 
-def _plan(run: runs.Run) -> str:
+def of_training(run: runs.Run) -> str:
+  """Returns what a training will do."""
   batches, config, held_out = run.batches, run.config, len(run.data.validation)
   against = "the labels of each batch" if run.method.batch.labels.startswith("in_batch") else "all labels"
   plan = (

@@ -33,7 +33,10 @@ def tested(trained: Trained, writer: MetricWriter) -> dict[str, float]:
 
 @contextlib.contextmanager
 def train_run(
-  config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = False
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  owns_process: bool = False,
+  tells_data: bool = True,
 ) -> Iterator[tuple[Trained, MetricWriter]]:
   """Trains a run, or continues it, and fits its ranking; in the block its folder is locked.
 
@@ -43,6 +46,7 @@ def train_run(
     config: checked already.
     workdir: the run's folder.
     owns_process: whether a stop request may end this process.
+    tells_data: whether to say what the data are.
   """
   stop = Stop(config.checkpoint.grace_seconds, owns_process)
   with stop.listening(), contextlib.ExitStack() as stack:
@@ -51,7 +55,9 @@ def train_run(
     writer = stack.enter_context(contextlib.closing(MetricWriter(workdir)))
     run = create.create(config, workdir, writer)
     ranking.check_installed(run)
-    say(guide.data_and_plan(run))
+    if tells_data:
+      say(guide.of_data(run.dataset))
+    say(guide.of_training(run))
     label_frequency.log_scope(run, run.config.eval.scores)
     loop.train(run, writer, stop)
     trained = run.trained()
