@@ -11,6 +11,7 @@ Rows:
   tfidf_vote   benchmarks/tfidf.py, the vote of all training rows
   tfidf_both   the same with label texts; the validation rows choose their weight, and then vote too
   mnrl         MiniLM-L6 tuned with sentence-transformers' MultipleNegativesRankingLoss, on all training rows
+  auto_MINUTES ours, several methods combined: auto_1, auto_3, auto_10, auto_30
   METHOD       ours, as in experiments/METHOD.py: its encoder alone (with classifiers: fused), and hybrid
 
 Each row writes docs/results/accuracy/SET/ROW.json, where SET is the name of the data's folder, and its

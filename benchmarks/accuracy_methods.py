@@ -11,6 +11,7 @@ from xmc_jax.errors import ConfigError
 
 # Trained like users' runs; ranked by the hybrid ranker, of which results by the encoder alone are a part.
 _EQUAL = {"eval.every_epochs": 1.0, "checkpoint.keep": 1, "eval.scores": "hybrid"}
+_MINUTES = (1, 3, 10, 30)
 _SOFT_TOP_5 = {"method.loss": "soft_top_k", "method.k": 5.0, "method.alpha": 1.0}
 
 
@@ -51,6 +52,7 @@ ROWS = {
   "dexa_classifier": Row("DEXA with classifiers", "dexa_classifier", base="dexa"),
   "prime_classifier": Row("PRIME with classifiers", "prime_classifier", base="prime"),
   "ramen_classifier": Row("RAMEN with classifiers", "ramen_classifier", base="ramen"),
+  **{f"auto_{most}": Row(f"auto, {most} min", "auto", {"auto.minutes": float(most)}) for most in _MINUTES},
 }
 # For experiments without a preset of a family: another preset, and settings that make the encoder the same.
 _THREE_LAYERS = ("debian_minilm1", {"encoder.num_layers": 3})
@@ -101,7 +103,7 @@ def settings(row: Row, seed: int, board: Board) -> tuple[str, dict[str, object]]
   preset, others = preset_of(row, board.family)
   given = {"train.seed": seed}
   if not row.baseline:
-    given |= {**_EQUAL, **others, **row.settings}
+    given |= {**({} if row.experiment == "auto" else _EQUAL), **others, **row.settings}
   if row.base:
     given["init_from"] = str(board.folder(row.base, seed))
   elif board.data:

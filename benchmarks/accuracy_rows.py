@@ -162,6 +162,8 @@ def results(name: str, seed: int, board: Board) -> dict[str, tuple[str, Result]]
     return {name: (PEERS[name], _result(name, seed, board, "", {}))}
   what = accuracy_methods.ROWS[name].what + (f" ({board.family})" if board.suffix else "")
   chosen, reported = _sources(workdir)
+  if accuracy_methods.ROWS[name].experiment == "auto":  # its members are no rows
+    return {name: (f"{what}, hybrid", _result(name, seed, board, "", reported[chosen]))}
   alone = "fused" if "fused" in reported else "encoder"
   if chosen != "hybrid":
     return {name: (f"{what}, {_BY[alone]}", _result(name, seed, board, "", reported[chosen]))}
@@ -200,8 +202,11 @@ def _result(name: str, seed: int, board: Board, suffix: str, reported: dict[str,
 
 
 def _fit_seconds(name: str, seed: int, board: Board) -> float:
-  """Returns the time of all stages except testing and the report page; includes a classifier's encoder."""
-  seconds = json.loads((board.folder(name, seed) / "report" / "seconds.json").read_text())
+  """Returns the time of all but tests and pages; includes a classifier's encoder, and auto's members."""
+  folder = board.folder(name, seed)
+  seconds = json.loads((folder / "report" / "seconds.json").read_text())
   base = accuracy_methods.ROWS[name].base if name in accuracy_methods.ROWS else ""
   before = _fit_seconds(base, seed, board) if base else 0.0
+  if (record := folder / "auto.json").exists():
+    before += json.loads(record.read_text())["spent"]
   return before + sum(seconds[stage] for stage in seconds if stage not in ("test", "page"))
