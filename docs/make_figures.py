@@ -36,8 +36,6 @@ _METHODS = {  # of scaling.json: name, colour, line, marker
   "unidec": ("UniDEC", "tab:purple", "--", "s"),
   "depsl": ("DEPSL", "tab:pink", "--", "o"),
 }
-# Other systems in pictures of time and quality: their markers.
-_PEERS = {"xr_linear": "s", "parabel": "^", "bonsai": "v", "tfidf_vote": "x", "tfidf_both": "+", "mnrl": "D"}
 _FEW = {"points": 16_000, "labels": 30_000}  # of what the other sweep varies
 _APART = ("open", "walks", "batch", "step", "evaluation")  # units that are no refreshes
 
@@ -130,37 +128,6 @@ def _memory(found: dict) -> float | None:
   return None if "left_out" in found else max(unit["peak_mb"] for unit in found["units"].values())
 
 
-def time_to_quality(set_name: str, path: pathlib.Path) -> None:
-  """Test metrics of `auto` at several budgets, and of other systems, against the minutes that they fit."""
-  folder = _DOCS / "results" / "accuracy" / set_name
-  rows = {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
-  seeds = {name: row["seeds"][0] for name, row in rows.items()}
-  budgets = sorted(
-    (name for name in rows if name.startswith("auto_")), key=lambda name: _minutes(seeds[name])
-  )
-  figure, panels = pyplot.subplots(1, 3, figsize=(12, 4), layout="constrained")
-  for axes, metric in zip(panels, ("P@1", "PSP@5", "R@100")):
-    of = lambda name, metric=metric: 100 * seeds[name]["metrics"][metric]
-    axes.plot([*map(_minutes, map(seeds.get, budgets))], [*map(of, budgets)], "o-", label="auto (ours)")
-    for name, marker in _PEERS.items():
-      if name in rows:
-        label = f"{rows[name]['what'].partition(',')[0]}, {seeds[name]['peak_GB']:.1f} GB"
-        axes.plot(_minutes(seeds[name]), of(name), marker, markersize=8, linestyle="", label=label)
-    axes.set(xscale="log", xlabel="minutes to fit, 2 cores", ylabel=f"{metric}, %")
-    axes.grid(alpha=0.3)
-  figure.suptitle(set_name)
-  handles, labels = panels[0].get_legend_handles_labels()
-  figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
-  figure.savefig(path, dpi=110)
-
-
-def _minutes(seed: dict) -> float:
-  return max(seed["fit_seconds"] / 60, 0.02)
-
-
 if __name__ == "__main__":
   convergence(_DOCS / "figures" / "prime_convergence.png")
   scaling(_DOCS / "figures" / "scaling.png")
-  for folder in sorted((_DOCS / "results" / "accuracy").glob("*/")):
-    if any(folder.glob("auto_*.json")):
-      time_to_quality(folder.name, _DOCS / "figures" / f"time_to_quality_{folder.name}.png")

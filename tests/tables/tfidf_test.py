@@ -133,7 +133,8 @@ def _config(name, board):
 @pytest.mark.parametrize("family", ["debian", "debian_minilm3"])
 def test_all_have_the_same_encoder_and_data(family):
   seen = {}
-  for name in (name for name, row in accuracy_methods.ROWS.items() if not row.baseline):
+  rows = accuracy_methods.ROWS.items()
+  for name in (name for name, row in rows if not row.baseline and row.experiment != "auto"):
     config = _config(name, BOARD._replace(family=family))
     methods.check_config(config)
     assert config.eval.every_epochs == 1
