@@ -217,6 +217,11 @@ REFUSED = {
   "method": ({"method": "dexm"}, "method = 'dexm' is not one of .*; did you mean method='dexml'"),
   "classifier": ({"method": "dexa_classifier"}, "method = 'dexa_classifier' is not one of"),
   "not auto's": ({"method": "auto", "num_epochs": 3}, "num_epochs = 3: .* chooses it; leave it out"),
+  "minutes of a method": (
+    {"settings": {"auto.minutes": 3.0}},
+    "auto.minutes = 3: more than 0 goes with method='auto'",
+  ),
+  "no minutes": ({"method": "auto", "settings": {"auto.minutes": 0.0}}, "auto.minutes = 0: more than 0 goes"),
   "not an encoder of auto's": ({"method": "auto", "encoder": "gru"}, "encoder = 'gru': .* trains bags"),
   "scores": ({"scores": "encodr"}, "scores = 'encodr' is not one of .*; did you mean scores='encoder'"),
   "encoder": ({"encoder": None}, "encoder = None is not a text; for instance encoder='bag'"),

@@ -73,7 +73,7 @@ def test_a_stopped_member_goes_on_with_its_epochs(data, tmp_path, monkeypatch):
   train = auto.train_run
 
   @contextlib.contextmanager
-  def stopped(*args):
+  def stopped(*args, **kwargs):
     raise KeyboardInterrupt
     yield
 
@@ -87,7 +87,8 @@ def test_a_stopped_member_goes_on_with_its_epochs(data, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  "key, value", [("train.num_epochs", 5), ("method.temperature", 0.5), ("encoder.name", "gru")]
+  "key, value",
+  [("train.num_epochs", 5), ("method.temperature", 0.5), ("encoder.name", "gru"), ("eval.num_examples", 3)],
 )
 def test_what_it_chooses_itself_is_refused(data, tmp_path, key, value):
   with pytest.raises(ConfigError, match=f"{key} = .*auto.minutes chooses it"):

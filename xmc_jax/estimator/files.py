@@ -49,12 +49,10 @@ def keep_run(folder: pathlib.Path, run: pathlib.Path) -> None:
 
 def packed(run: pathlib.Path) -> dict[str, bytes]:
   """Returns the files that prediction needs, by their paths in the run's folder; hard links share bytes."""
-  named = {path.relative_to(run).as_posix(): path for path in sorted(_needed(run))}
-  of_file: dict[int, bytes] = {}
-  for path in named.values():
-    if (number := path.stat().st_ino) not in of_file:
-      of_file[number] = path.read_bytes()
-  return {name: of_file[path.stat().st_ino] for name, path in named.items()}
+  inodes = {path: path.stat().st_ino for path in sorted(_needed(run))}
+  one_of = {inode: path for path, inode in inodes.items()}
+  contents = {inode: path.read_bytes() for inode, path in one_of.items()}
+  return {path.relative_to(run).as_posix(): contents[inode] for path, inode in inodes.items()}
 
 
 def unpack(files: Mapping[str, bytes], folder: pathlib.Path) -> None:

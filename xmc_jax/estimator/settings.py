@@ -54,9 +54,9 @@ def make(
     if not isinstance(encoder, str):
       raise ConfigError(f"encoder = {encoder!r:.60} is not a text; for instance encoder='bag'")
     values = checks.flatten(_preset(method, encoder))
-    values |= {} if method == "auto" else {"encoder.name": encoder}
-    values |= {"name": method, "eval.num_examples": 0, "eval.report_page": False}
-    values |= {"data.path": "", "data.layout": "raw_json"}
+    if method != "auto":  # which chooses these itself
+      values |= {"encoder.name": encoder, "eval.num_examples": 0, "eval.report_page": False}
+    values |= {"name": method, "data.path": "", "data.layout": "raw_json"}
     values |= {KEYS[name]: _plain(value) for name, value in given.items() if value is not None}
     values |= _checked(settings, values)
     nested: dict[str, Any] = {}
@@ -65,7 +65,11 @@ def make(
       (nested.setdefault(section, {}) if section else nested)[name] = value
     config = ml_collections.ConfigDict(nested)
     methods.check_config(config)
-    if config.auto.minutes:
+    if bool(config.auto.minutes) != (method == "auto"):
+      raise ConfigError(
+        f"auto.minutes = {config.auto.minutes:g}: more than 0 goes with method='auto', 0 with others"
+      )
+    if method == "auto":
       auto.check(config)
     return config
 

@@ -34,7 +34,7 @@ _GIVEN = (
   *("data.", "mesh.", "runtime.", "checkpoint.", "train.seed", "train.refit"),
   *("eval.k", "eval.backend", "eval.metric", "eval.propensity"),
 )
-_OF_THE_WHOLE = ("name", "auto.", "plan.", "eval.num_examples", "eval.report_page")
+_OF_THE_WHOLE = ("name", "auto.", "plan.")
 _RECORD = "auto.json"
 _TRIAL_STEPS = 5
 _AFTER_REFRESH = 2.0  # a step with hard negatives, and its share of a refresh, takes as long as two without
@@ -153,7 +153,10 @@ def _train(
     return
   say(f"auto: {name} for {decided['num_epochs']:g} epochs, in at most {decided['minutes']:.1f} minutes")
   settings = {"train.num_epochs": decided["num_epochs"], "train.minutes": decided["minutes"]}
-  with train_run(configs.changed(config, settings), folder, owns_process, False) as (trained, writer):
+  with train_run(configs.changed(config, settings), folder, owns_process, tells_data=False) as (
+    trained,
+    writer,
+  ):
     score = evaluate.validate(trained)[config.eval.metric] if len(trained.run.data.validation) else 1.0
   budget.decide(name, score=score, joining=writer.seconds["hybrid"])
 
