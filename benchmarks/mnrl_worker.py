@@ -12,7 +12,6 @@ from it.
 
 import argparse
 import importlib
-import json
 import os
 import pathlib
 import time
@@ -24,16 +23,11 @@ import scipy.sparse as sp
 import sentence_transformers
 import torch
 from pair_batches import pairs_of_epoch
+from worker_files import texts_of, write
 
 _CHECKPOINT = "mnrl.pt"
 _ASKED = ("seed", "epochs", "pairs", "batch_size", "learning_rate", "scale", "warmup", "max_length")
 _ENCODED = 256  # texts at a time
-
-
-def texts_of(path: pathlib.Path) -> list[str]:
-  """Reads one text a line, each a JSON string."""
-  with path.open(encoding="utf-8") as lines:
-    return [json.loads(line) for line in lines]
 
 
 def build(folder: str, max_length: int):
@@ -165,7 +159,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
   options = parse()
-  texts = {name: texts_of(options.folder / f"{name}.txt") for name in ("train", "labels", "test")}
+  texts = {name: texts_of(options.folder, name) for name in ("train", "labels", "test")}
   truth = sp.load_npz(options.folder / "truth.npz").tocsr()
   torch.manual_seed(options.seed)
   model = build(options.model, options.max_length)
@@ -173,10 +167,8 @@ def main() -> None:
   started = time.perf_counter()
   scores = rank(encode(model, texts["test"]), encode(model, texts["labels"]), options.depth)
   seconds = {"train": trained, "test": time.perf_counter() - started}
-  sp.save_npz(options.folder / "scores.npz", scores)
   versions = {"sentence-transformers": sentence_transformers.__version__, "torch": torch.__version__}
-  about = {"seconds": seconds, "settings": {**versions, **_asked(options)}}
-  (options.folder / "about.json").write_text(json.dumps(about) + "\n")
+  write(options.folder, scores, seconds, {**versions, **_asked(options)})
 
 
 if __name__ == "__main__":

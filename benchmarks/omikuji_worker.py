@@ -11,7 +11,6 @@ Agrawal and Varma, Parabel, WWW 2018; Khandagale, Xiao and Babbar, Bonsai, Machi
 
 import argparse
 import importlib.metadata
-import json
 import pathlib
 import time
 
@@ -19,7 +18,7 @@ import numpy as np
 import omikuji
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
-from sklearn.feature_extraction.text import TfidfVectorizer
+from worker_files import NGRAMS, texts_of, tfidf, write
 
 # Annif's settings of both.
 KINDS = {
@@ -29,12 +28,6 @@ KINDS = {
 BEAM_SIZE = 50  # as XR-Linear's
 
 
-def texts_of(path: pathlib.Path) -> list[str]:
-  """Reads one text a line, each a JSON string."""
-  with path.open(encoding="utf-8") as lines:
-    return [json.loads(line) for line in lines]
-
-
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("--kind", choices=KINDS, required=True)
@@ -42,20 +35,20 @@ def main() -> None:
   parser.add_argument("--depth", type=int, required=True, help="labels to keep of each test point")
   parser.add_argument("--seed", type=int, default=0, help="of no effect")
   options = parser.parse_args()
-  train, test = (texts_of(options.folder / f"{name}.txt") for name in ("train", "test"))
+  train, test = (texts_of(options.folder, name) for name in ("train", "test"))
   truth = sp.load_npz(options.folder / "truth.npz").tocsr()
 
   started = time.perf_counter()
-  vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32)
+  vectorizer = tfidf()
   features, path = vectorizer.fit_transform(train), options.folder / "train.svm"
   labelled = np.flatnonzero(np.diff(truth.indptr))
   with path.open("wb") as out:
     out.write(f"{len(labelled)} {features.shape[1]} {truth.shape[1]}\n".encode())
     dump_svmlight_file(features[labelled], truth[labelled], out, multilabel=True)
-  settings = omikuji.Model.default_hyper_param()
+  parameters = omikuji.Model.default_hyper_param()
   for name, value in KINDS[options.kind].items():
-    setattr(settings, name, value)
-  model = omikuji.Model.train_on_data(str(path), settings)
+    setattr(parameters, name, value)
+  model = omikuji.Model.train_on_data(str(path), parameters)
   trained = time.perf_counter()
   queries = vectorizer.transform(test).tocsr()
   rows, columns, scores = [], [], []
@@ -68,17 +61,14 @@ def main() -> None:
   ended = time.perf_counter()
 
   found = sp.csr_matrix((np.array(scores, np.float32), (rows, columns)), (len(test), truth.shape[1]))
-  sp.save_npz(options.folder / "scores.npz", found)
-  about = {
-    "seconds": {"train": trained - started, "test": ended - trained},
-    "settings": {
-      "omikuji": importlib.metadata.version("omikuji"),
-      "ngrams": [1, 2],
-      **KINDS[options.kind],
-      "beam_size": BEAM_SIZE,
-    },
+  settings = {
+    "omikuji": importlib.metadata.version("omikuji"),
+    "ngrams": NGRAMS,
+    **KINDS[options.kind],
+    "beam_size": BEAM_SIZE,
   }
-  (options.folder / "about.json").write_text(json.dumps(about) + "\n")
+  seconds = {"train": trained - started, "test": ended - trained}
+  write(options.folder, found, seconds, settings)
 
 
 if __name__ == "__main__":

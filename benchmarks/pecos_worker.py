@@ -14,7 +14,6 @@ and Correlated Output Spaces, JMLR 2022.
 
 import argparse
 import importlib.metadata
-import json
 import pathlib
 import time
 
@@ -22,16 +21,10 @@ import numpy as np
 import scipy.sparse as sp
 from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xlinear import XLinearModel
-from sklearn.feature_extraction.text import TfidfVectorizer
+from worker_files import NGRAMS, texts_of, tfidf, write
 
 INDEX = {"indexer_type": "hierarchicalkmeans", "nr_splits": 16, "max_leaf_size": 100}
 NEGATIVES, BEAM_SIZE = "tfn+man", 50
-
-
-def texts_of(path: pathlib.Path) -> list[str]:
-  """Reads one text a line, each a JSON string."""
-  with path.open(encoding="utf-8") as lines:
-    return [json.loads(line) for line in lines]
 
 
 def main() -> None:
@@ -40,11 +33,11 @@ def main() -> None:
   parser.add_argument("--depth", type=int, required=True, help="labels to keep of each test point")
   parser.add_argument("--seed", type=int, default=0)
   options = parser.parse_args()
-  train, test = (texts_of(options.folder / f"{name}.txt") for name in ("train", "test"))
+  train, test = (texts_of(options.folder, name) for name in ("train", "test"))
   truth = sp.load_npz(options.folder / "truth.npz").tocsc().astype(np.float32)
 
   started = time.perf_counter()
-  vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32)
+  vectorizer = tfidf()
   features = vectorizer.fit_transform(train).tocsr()
   features.sort_indices()
   labels = LabelEmbeddingFactory.create(truth, features, method="pifa")
@@ -56,18 +49,15 @@ def main() -> None:
   scores = model.predict(queries, beam_size=BEAM_SIZE, only_topk=options.depth)
   ended = time.perf_counter()
 
-  sp.save_npz(options.folder / "scores.npz", sp.csr_matrix(scores))
-  about = {
-    "seconds": {"train": trained - started, "test": ended - trained},
-    "settings": {
-      "libpecos": importlib.metadata.version("libpecos"),
-      "ngrams": [1, 2],
-      **INDEX,
-      "negative_sampling_scheme": NEGATIVES,
-      "beam_size": BEAM_SIZE,
-    },
+  settings = {
+    "libpecos": importlib.metadata.version("libpecos"),
+    "ngrams": NGRAMS,
+    **INDEX,
+    "negative_sampling_scheme": NEGATIVES,
+    "beam_size": BEAM_SIZE,
   }
-  (options.folder / "about.json").write_text(json.dumps(about) + "\n")
+  seconds = {"train": trained - started, "test": ended - trained}
+  write(options.folder, sp.csr_matrix(scores), seconds, settings)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def stage(tmp_path, monkeypatch, make_tables):
   docs, workers = tmp_path / "docs", tmp_path / "workers"
   docs.mkdir()
   workers.mkdir()
-  for name in ("pecos_worker.py", "mnrl_worker.py"):
+  for name in ("pecos_worker.py", "mnrl_worker.py", "omikuji_worker.py"):
     stub = _STUB.format(calls=str(tmp_path / "calls"), broken=str(tmp_path / "broken"))
     (workers / name).write_text(stub)
   monkeypatch.setattr(make_tables, "_DOCS", docs)
@@ -92,7 +92,11 @@ def stage(tmp_path, monkeypatch, make_tables):
   (docs / "accuracy.md").write_text("<!-- accuracy: P@1 R@10 -->\n<!-- end -->\n")
   python = f"={sys.executable}"
   flags = [f"--data={folder}", f"--runs={tmp_path / 'runs'}", f"--pecos_python{python}"]
-  flags += [f"--bench_python{python}", f"--config.data.cache_dir={tmp_path / 'cache'}"]
+  flags += [
+    f"--bench_python{python}",
+    f"--omikuji_python{python}",
+    f"--config.data.cache_dir={tmp_path / 'cache'}",
+  ]
   flags += ["--config.data.num_validation=20", "--config.eval.k=10"]
   return types.SimpleNamespace(
     tables=make_tables,
@@ -129,6 +133,12 @@ def test_workers_are_called_once_and_failed_ones_again(stage, dataset):
   assert str(stage.folder) not in (stage.results / "tiny" / "mnrl.json").read_text()
   with pytest.raises(ConfigError, match=r'tiny/mnrl.json was made with .*: 64,.*asks for .*"pairs": 0,'):
     accuracy.main(["--rows", "mnrl", "--mnrl_epochs=2", *stage.flags])
+
+
+def test_a_worker_of_two_rows_is_told_which(stage):
+  accuracy.main(["--rows", "bonsai", "parabel", *stage.flags])
+  assert [call["kind"] for call in stage.calls()] == ["parabel", "bonsai"]
+  assert {file.stem for file in stage.results.rglob("*.json")} == {"parabel", "bonsai"}
 
 
 def test_rows_that_were_first_are_compared_later(stage):
