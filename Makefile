@@ -4,11 +4,10 @@ BIN := .venv/bin
 # Test files are dealt to so many processes; each has the memory of one, some 2 GB.
 WORKERS ?= 2
 # A worker that dies ends the tests: with another in its place, they would never end.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0
-
-# Compiling takes most of the tests' time, and half of it without XLA's fusion emitters. The slow tests keep them, as
-# some compare last bits of programs that users run. jaxlib 0.11 does not know this flag; requirements.lock has 0.10.
-COMPILED_FAST := --xla_cpu_use_fusion_emitters=false
+# Compiling takes most of the tests' time, and half of it without XLA's fusion emitters; `make versions` tests with
+# them. jaxlib 0.11 does not know this flag; requirements.lock has 0.10.
+PYTEST := XLA_FLAGS="$(XLA_FLAGS) --xla_cpu_use_fusion_emitters=false" $(BIN)/python -m pytest -n $(WORKERS) \
+  --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 .PHONY: demo test test-slow versions lint golden docs lock clean
 
@@ -16,7 +15,7 @@ demo: .venv/ready
 	$(BIN)/python -m xmc_jax.main --config=experiments/dexml.py
 
 test: .venv/ready lint
-	XLA_FLAGS="$(XLA_FLAGS) $(COMPILED_FAST)" $(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow"
 
 # What takes long: whole trainings, kills, processes, meshes; CI runs both.
 test-slow: .venv/ready

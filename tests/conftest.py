@@ -15,6 +15,7 @@ import tiny_devices  # XLA_FLAGS must be set before JAX starts its devices
 
 os.environ["XLA_FLAGS"] = tiny_devices.flags_of_tests()
 os.environ["JAX_PLATFORMS"] = tiny_devices.JAX_PLATFORMS
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # child processes read these three, too
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import hypothesis
@@ -54,6 +55,7 @@ if tiny_devices.PLATFORM:
 def _private_cache(tmp_path_factory):
   with pytest.MonkeyPatch.context() as patch:
     patch.setenv("XMC_JAX_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "programs"))
     yield
 
 
@@ -77,10 +79,9 @@ def graph_data(tmp_path_factory):
 def _compiled_once():
   """Keeps compiled programs for both workers and for later runs; compiling takes more than half of the time.
 
-  Child processes compile for themselves, as tests may kill them in the middle of a file.
+  Child processes of a worker share a folder of their own, as tests may kill them in the middle of a file.
   """
   jax.config.update("jax_compilation_cache_dir", str(_PROGRAMS))
-  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
   jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 

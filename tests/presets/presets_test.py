@@ -369,8 +369,8 @@ def test_presets_fit_eight_tpus():
 
 
 @pytest.mark.slow
-def test_every_benchmark_preset_fits_eight_tpus():
-  """Of each experiment and data set; variants differ in numbers of negatives and in losses."""
+def test_benchmark_presets_fit_eight_tpus():
+  """Of each experiment, those of the longest texts and of the most labels."""
   for name in BENCHMARKS:
-    if name.partition("-")[2] in DATA:
+    if name.partition("-")[2] in ("lf_wikipedia_500k", "lf_amazontitles_1.3m"):
       plans.check(_planned(name))

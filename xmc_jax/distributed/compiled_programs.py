@@ -11,20 +11,20 @@ _PROGRAMS, _CHECKED = "*-cache", ".checked"  # what JAX's cache calls a program;
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how a program begins that JAX packed with zstandard, if that is installed
 
 
-def keep(folder: pathlib.Path, least_seconds: float = 1.0) -> None:
+def keep(folder: pathlib.Path) -> None:
   """Lets JAX keep compiled programs in a folder, after a check of those that were written since the last one.
 
   JAX would compile a partial program at every start, with a warning, and never replace it. A folder that
   cannot be written costs compile time, not the run.
 
   Args:
-    folder: made if it is not there.
-    least_seconds: programs that compile faster are not kept.
+    folder: made if it is not there; the one that JAX was told before, as by `$JAX_COMPILATION_CACHE_DIR`,
+      is taken instead.
   """
+  folder = pathlib.Path(jax.config.jax_compilation_cache_dir or folder)
   with contextlib.suppress(OSError):
     folder.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
     _delete_partial(folder)
 
 
