@@ -156,24 +156,25 @@ def _modules(settings, spec, dtype):
   return encoder, head
 
 
+@functools.partial(jax.jit, static_argnums=0)  # traced once for equal encoders, as a plan's are
+def _from_scratch(encoder, key):
+  return encoder.init(key, jnp.zeros((1, 8), jnp.int32), jnp.ones((1, 8), bool))["params"]
+
+
 def _embedder(settings, spec, read, source, tokenizer_file):
   """Builds the Embedder; `read() -> Pretrained` gives the weights, None starts from scratch."""
   encoder, head = _modules(settings, spec, hardware.choose_dtype(settings.dtype))
-
-  def from_scratch(key):
-    ids, mask = jnp.zeros((1, 8), jnp.int32), jnp.ones((1, 8), bool)
-    return jax.jit(encoder.init)(key, ids, mask)["params"]
 
   def init(key):
     encoder_key, head_key = jax.random.split(key)
     head_params = head.init(head_key, jnp.zeros((1, spec.width))).get("params", {})
     if read is None:
-      return {"encoder": from_scratch(encoder_key), **head_params}
+      return {"encoder": _from_scratch(encoder, encoder_key), **head_params}
     loaded = read()
     if loaded.projection and loaded.projection["kernel"].shape[1] == settings.projection_dim:
       head_params = {"projection": loaded.projection}
     # A GRU takes only the table from another encoder.
-    params = from_scratch(encoder_key) if settings.name == "gru" else {}
+    params = _from_scratch(encoder, encoder_key) if settings.name == "gru" else {}
     return {"encoder": params | flax.traverse_util.unflatten_dict(loaded.params, sep="/"), **head_params}
 
   def apply(params, ids, mask, key=None, num_places=None, padded_last=False):
