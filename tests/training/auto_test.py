@@ -15,7 +15,8 @@ from xmc_jax.training import auto
 
 def config_of(path, **values):
   config = methods.default_config()
-  config.update_from_flattened_dict({"name": "auto", "data.path": str(path), "auto.minutes": 10.0, **values})
+  own = {"name": "auto", "data.path": str(path), "auto.minutes": 10.0, "eval.num_examples": 3}
+  config.update_from_flattened_dict(own | values)
   return config
 
 
@@ -42,8 +43,8 @@ class World:
     run = types.SimpleNamespace(data=types.SimpleNamespace(validation=[0]))
     yield types.SimpleNamespace(name=config.name, run=run), types.SimpleNamespace(seconds={"hybrid": 10.0})
 
-  def _combine(self, folders, workdir, least):
-    assert least == 1
+  def _combine(self, folders, workdir, least, settings):
+    assert least == 1 and settings == {"eval.num_examples": 3, "eval.report_page": True}
     self.combined = [folder.name for folder in folders]
     return {"P@1": 1.0}
 
@@ -88,7 +89,7 @@ def test_a_stopped_member_goes_on_with_its_epochs(data, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
   "key, value",
-  [("train.num_epochs", 5), ("method.temperature", 0.5), ("encoder.name", "gru"), ("eval.num_examples", 3)],
+  [("train.num_epochs", 5), ("method.temperature", 0.5), ("encoder.name", "gru"), ("eval.scores", "encoder")],
 )
 def test_what_it_chooses_itself_is_refused(data, tmp_path, key, value):
   with pytest.raises(ConfigError, match=f"{key} = .*auto.minutes chooses it"):

@@ -54,8 +54,9 @@ def make(
     if not isinstance(encoder, str):
       raise ConfigError(f"encoder = {encoder!r:.60} is not a text; for instance encoder='bag'")
     values = checks.flatten(_preset(method, encoder))
-    if method != "auto":  # which chooses these itself
-      values |= {"encoder.name": encoder, "eval.num_examples": 0, "eval.report_page": False}
+    if method != "auto":  # which chooses it itself
+      values["encoder.name"] = encoder
+    values |= {"eval.num_examples": 0, "eval.report_page": False}
     values |= {"name": method, "data.path": "", "data.layout": "raw_json"}
     values |= {KEYS[name]: _plain(value) for name, value in given.items() if value is not None}
     values |= _checked(settings, values)

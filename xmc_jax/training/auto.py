@@ -34,7 +34,8 @@ _GIVEN = (
   *("data.", "mesh.", "runtime.", "checkpoint.", "train.seed", "train.refit"),
   *("eval.k", "eval.backend", "eval.metric", "eval.propensity"),
 )
-_OF_THE_WHOLE = ("name", "auto.", "plan.")
+_OF_THE_TEST = ("eval.num_examples", "eval.report_page")  # which is the combination's, not a member's
+_OF_THE_WHOLE = ("name", "auto.", "plan.", *_OF_THE_TEST)
 _RECORD = "auto.json"
 _TRIAL_STEPS = 5
 _AFTER_REFRESH = 2.0  # a step with hard negatives, and its share of a refresh, takes as long as two without
@@ -80,7 +81,11 @@ def train_and_test(
     kept = _kept(budget)
     if run_folder.combined(workdir) not in ([], kept):  # those of fewer minutes
       run_folder.forget(workdir, "config.json")
-    return combine.combine_and_test([workdir / run_folder.MEMBERS / name for name in kept], workdir, least=1)
+    folders = [workdir / run_folder.MEMBERS / name for name in kept]
+    values = checks.flatten(config)
+    return combine.combine_and_test(
+      folders, workdir, least=1, settings={key: values[key] for key in _OF_THE_TEST}
+    )
 
 
 def check(config: ml_collections.ConfigDict) -> None:

@@ -6,6 +6,7 @@ import json
 import pathlib
 import shutil
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -53,9 +54,14 @@ def combine(folders: Sequence[str | pathlib.Path], workdir: str | pathlib.Path) 
 
 
 def combine_and_test(
-  folders: Sequence[pathlib.Path], workdir: pathlib.Path, least: int = 2
+  folders: Sequence[pathlib.Path],
+  workdir: pathlib.Path,
+  least: int = 2,
+  settings: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
   """Joins `least` runs or more, and tests the combination; see `combine`.
+
+  Its config is that of the first by name, with these settings.
 
   Returns:
     The test metrics, as fractions; none if no test row has a label.
@@ -68,7 +74,7 @@ def combine_and_test(
     stack.enter_context(locks.in_use(workdir, doing=_COMBINES))
     writer = stack.enter_context(contextlib.closing(MetricWriter(workdir)))
     with writer.stage("combine"):
-      _write(members, workdir)
+      _write(members, workdir, settings or {})
     return tested(runs.reopen(workdir).trained(), writer)
 
 
@@ -122,7 +128,9 @@ def _files(run: runs.Run) -> set[tuple[str, str]]:
   return {(name, json.dumps(entry, sort_keys=True)) for name, entry in kept}
 
 
-def _write(members: Mapping[str, pathlib.Path], workdir: pathlib.Path) -> None:
+def _write(
+  members: Mapping[str, pathlib.Path], workdir: pathlib.Path, settings: Mapping[str, Any]
+) -> None:
   """Writes the folder of a combination; config.json, which makes it a run's folder, comes last."""
   if (workdir / "config.json").exists():
     return _check_same(members, workdir)
@@ -135,7 +143,7 @@ def _write(members: Mapping[str, pathlib.Path], workdir: pathlib.Path) -> None:
     (workdir / run_folder.HYBRID).unlink(missing_ok=True)
     atomic.write_json(workdir / run_folder.COMBINED, list(members))
   config = methods.read_config(first / "config.json")
-  config = configs.changed(config, {"name": " + ".join(members)})
+  config = configs.changed(config, {**settings, "name": " + ".join(members)})
   joined = runs.reopen_members(workdir, config, may_refit=False)
   say(f"combine: learning on {len(joined.data.validation):,} texts that {', '.join(members)} held out")
   ranking.hybrid_model(joined.trained())
