@@ -1,6 +1,7 @@
 """What trains in the time given, what is left out, and how it goes on after a stop."""
 
 import contextlib
+import json
 import types
 
 import pytest
@@ -115,7 +116,9 @@ def test_a_small_set(data, tmp_path, monkeypatch):
   monkeypatch.setattr(auto, "MEMBERS", ("depsl",))
   monkeypatch.setitem(depsl.PRESETS["debian"], "train.num_epochs", 4)
   means = commands.train_and_test(config_of(data), tmp_path / "run")
-  assert means["P@1"] > 0.5
+  report = json.loads((tmp_path / "run" / "report" / "metrics.json").read_text())
+  assert means["P@1"] > 0.5 and not report["by_source"]
+  assert (tmp_path / "run" / "report" / "index.html").exists()
   assert (
     commands.test(tmp_path / "run") == means == commands.train_and_test(config_of(data), tmp_path / "run")
   )

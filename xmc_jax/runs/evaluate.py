@@ -78,11 +78,12 @@ def rank_test(trained: Trained, vectors: np.ndarray, chosen: str) -> tuple[dict[
 
 
 def _rank_combined(trained: Trained, queries: Queries) -> tuple[dict[str, Ranking], Why]:
-  """Ranks by combined runs, and by each of them alone; says how fast each is."""
+  """Ranks by combined runs and, if they are several, by each of them alone; says how fast each is."""
   test, retriever = trained.run.dataset.test, corpora.combined(trained)
   opened = HybridRanker(retriever, hybrid_model(trained))
   rankers = {"hybrid": (opened, queries)}
-  for (name, alone), own in zip(retriever.by_encoder.items(), retriever.split(queries)):
+  parts = zip(retriever.by_encoder.items(), retriever.split(queries)) if len(trained.members) > 1 else ()
+  for (name, alone), own in parts:
     rankers[f"{name} alone"] = HybridRanker(alone, hybrid_model(trained.members[name])), own
   trained.release()
   rankings, speeds = {}, []
