@@ -246,8 +246,7 @@ def _total(kernels: list[_Kernel], outputs: list[_Array]) -> Account:
       peak, arrays = size + kernel.inner.peak, collections.Counter(kernel.inner.arrays)
       for array in live:
         arrays[array.name] += array.size
-    freed = live.intersection(array for array in roots[number] if last[array] == number)
-    freed |= made - last.keys()
+    freed = {array for array in roots[number] | made if last.get(array, number) == number} & live
     live -= freed
     size -= sum(array.size for array in freed)
     flops += kernel.times * kernel.inner.flops

@@ -128,9 +128,7 @@ def _files(run: runs.Run) -> set[tuple[str, str]]:
   return {(name, json.dumps(entry, sort_keys=True)) for name, entry in kept}
 
 
-def _write(
-  members: Mapping[str, pathlib.Path], workdir: pathlib.Path, settings: Mapping[str, Any]
-) -> None:
+def _write(members: Mapping[str, pathlib.Path], workdir: pathlib.Path, settings: Mapping[str, Any]) -> None:
   """Writes the folder of a combination; config.json, which makes it a run's folder, comes last."""
   if (workdir / "config.json").exists():
     return _check_same(members, workdir)
