@@ -21,7 +21,7 @@ def keep(folder: pathlib.Path) -> None:
     folder: made if it is not there; the one that JAX was told before, as by `$JAX_COMPILATION_CACHE_DIR`,
       is taken instead.
   """
-  folder = pathlib.Path(jax.config.jax_compilation_cache_dir or folder)
+  folder = pathlib.Path(jax.config.jax_compilation_cache_dir or folder)  # type: ignore[attr-defined]
   with contextlib.suppress(OSError):
     folder.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(folder))
