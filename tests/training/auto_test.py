@@ -25,7 +25,7 @@ class World:
   """Stands in for trainings: a second of work is a second of its clock."""
 
   def __init__(self, monkeypatch, costs, scores):
-    self.now, self.trained, self.combined = 0.0, [], []
+    self.now, self.trained, self.combined, self.minutes, self.trial = 0.0, [], [], [], 0.0
     self._costs, self._scores = costs, scores
     monkeypatch.setattr(auto.time, "monotonic", lambda: self.now)
     monkeypatch.setattr(auto, "_epochs_in", self._epochs_in)
@@ -34,12 +34,14 @@ class World:
     monkeypatch.setattr(auto.combine, "combine_and_test", self._combine)
 
   def _epochs_in(self, seconds, config, folder):
+    self.now += self.trial
     return min(15, int(seconds // self._costs[config.name]))
 
   @contextlib.contextmanager
   def _train(self, config, folder, owns_process, tells_data):
     assert not tells_data  # that is said once
     self.trained.append((config.name, config.train.num_epochs))
+    self.minutes.append(config.train.minutes)
     self.now += config.train.num_epochs * self._costs[config.name]
     run = types.SimpleNamespace(data=types.SimpleNamespace(validation=[0]))
     yield types.SimpleNamespace(name=config.name, run=run), types.SimpleNamespace(seconds={"hybrid": 10.0})
@@ -60,9 +62,18 @@ def test_all_fit(data, tmp_path, monkeypatch):
   assert world.now < 600
 
 
+def test_the_first_steps_and_what_comes_after_a_training_take_of_its_minutes(data, tmp_path, monkeypatch):
+  world = World(monkeypatch, dict.fromkeys(auto.MEMBERS, 40), dict.fromkeys(auto.MEMBERS, 0.5))
+  world.trial = 60.0
+  auto.train_and_test(config_of(data), tmp_path / "run")
+  assert len(world.trained) == 1
+  # Of 540 seconds, ten for each of its sources, those of the combination, and the rest of the end.
+  assert 500 < 60 * world.minutes[0] < 540 - 3 * 10
+
+
 def test_what_does_not_fit_is_left_out_and_joins_with_more_minutes(data, tmp_path, monkeypatch):
   scores = dict.fromkeys(auto.MEMBERS, 0.5)
-  world = World(monkeypatch, {"rae_xmc": 30, "dexml": 100, "depsl": 25}, scores)
+  world = World(monkeypatch, {"rae_xmc": 30, "dexml": 95, "depsl": 25}, scores)
   auto.train_and_test(config_of(data), tmp_path / "run")
   assert world.trained == [("rae_xmc", 15), ("depsl", 4)] and world.combined == ["depsl", "rae_xmc"]
   world.now += 1000  # between the commands

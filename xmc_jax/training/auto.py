@@ -147,10 +147,11 @@ def _train(
   """Trains a member in its folder, or goes on with it, if it fits into the time."""
   if not budget.members.get(name):
     others = sum(map(bool, budget.members.values()))
-    left = budget.left - _reserve(prepared, budget, 1 + others)
-    epochs = _epochs_in(left, config, folder) if left > 0 else 0
+    reserve = _reserve(prepared, budget, 1 + others)
+    epochs = _epochs_in(budget.left - reserve, config, folder) if budget.left > reserve else 0
     fits = not others or epochs >= _FEWEST_EPOCHS
-    budget.decide(name, **({"num_epochs": epochs, "minutes": max(left, 1.0) / 60} if fits else {}))
+    minutes = max(budget.left - reserve, 1.0) / 60  # without those that the first steps took
+    budget.decide(name, **({"num_epochs": epochs, "minutes": minutes} if fits else {}))
     if not fits:
       say(f"auto: no time for {name}")
   decided = budget.members[name]
@@ -167,13 +168,13 @@ def _train(
 
 
 def _reserve(prepared: data.Dataset, budget: _Budget, num_members: int) -> float:
-  """Returns the seconds that joining sources, combining and testing take on a machine of this speed."""
+  """Returns the seconds that joining the new member's sources, combining all and testing take here."""
   texts, tested = len(prepared.train) + prepared.num_labels, len(prepared.test)
   joining = 10 + 6e-5 * texts
   slowness = max(
     [1.0, *(member["joining"] / joining for member in budget.members.values() if "joining" in member)]
   )
-  return slowness * (10 + num_members * (joining + 5e-3 * tested / cpu_cores.num_cores()))
+  return slowness * (10 + joining + num_members * (joining + 5e-3 * tested / cpu_cores.num_cores()))
 
 
 def _epochs_in(seconds: float, config: ml_collections.ConfigDict, folder: pathlib.Path) -> int:
