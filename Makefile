@@ -1,7 +1,7 @@
 # Two commands: `make demo` and `make test`. The rest is for working on the project.
 PYTHON ?= python3
 BIN := .venv/bin
-# Test files are dealt to so many processes; each has the memory of one, some 2 GB.
+# Test files are dealt to so many processes; each has the memory of one, up to 6 GB.
 WORKERS ?= 2
 # A worker that dies ends the tests: with another in its place, they would never end.
 # Compiling takes most of the tests' time, and half of it without XLA's fusion emitters; `make versions` tests with
