@@ -4,6 +4,7 @@ BIN := .venv/bin
 # Test files are dealt to so many processes; each has the memory of one, up to 6 GB.
 WORKERS ?= 2
 # A worker that dies ends the tests: with another in its place, they would never end.
+#
 # Compiling takes most of the tests' time, and half of it without XLA's fusion emitters; `make versions` tests with
 # them. jaxlib 0.11 does not know this flag; requirements.lock has 0.10.
 PYTEST := XLA_FLAGS="$(XLA_FLAGS) --xla_cpu_use_fusion_emitters=false" $(BIN)/python -m pytest -n $(WORKERS) \
@@ -12,7 +13,7 @@ PYTEST := XLA_FLAGS="$(XLA_FLAGS) --xla_cpu_use_fusion_emitters=false" $(BIN)/py
 .PHONY: demo test test-slow versions lint golden docs lock clean
 
 demo: .venv/ready
-	$(BIN)/python -m xmc_jax.main --config=experiments/dexml.py
+	$(BIN)/python -m xmc_jax.main --config=experiments/auto.py --config.auto.minutes=5
 
 test: .venv/ready lint
 	$(PYTEST) -m "not slow"

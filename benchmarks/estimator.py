@@ -25,7 +25,7 @@ def main() -> None:
   given = flags.parse(__doc__, num_epochs=int)  # fewer than the method's, for a quick look
   debian = data.load()
   texts, test = list(debian.labels.texts), debian.test
-  model = xmc_jax.XMCClassifier(num_epochs=given.num_epochs, verbose=1)
+  model = xmc_jax.XMCClassifier("dexml", num_epochs=given.num_epochs, verbose=1)
   model.fit(list(debian.train.texts), names_of(debian.train.truth, texts))
   score = model.score(list(test.texts), names_of(test.truth, texts))
   number_of = {text: number for number, text in enumerate(texts)}

@@ -13,9 +13,10 @@ import statistics
 
 import tiny_devices  # XLA_FLAGS must be set before JAX starts its devices
 
+# Child processes read these, too.
 os.environ["XLA_FLAGS"] = tiny_devices.flags_of_tests()
 os.environ["JAX_PLATFORMS"] = tiny_devices.JAX_PLATFORMS
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # child processes read these three, too
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import hypothesis

@@ -1,6 +1,6 @@
 """Extreme multi-label text classification.
 
-  python -m xmc_jax.main --config=experiments/dexml.py                  # train on the bundled data, and test
+  python -m xmc_jax.main --config=experiments/auto.py                   # train on the bundled data, and test
   python -m xmc_jax.main --config=experiments/dexml.py --config.train.num_epochs=5 --workdir=runs/short
   python -m xmc_jax.main --mode=evaluate --workdir=runs/short
   python -m xmc_jax.main --mode=predict --workdir=runs/short --input=texts.txt

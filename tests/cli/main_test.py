@@ -122,7 +122,7 @@ def test_help_is_light_and_succeeds():
 @pytest.mark.parametrize(
   "arguments, words",
   [
-    ([], "--config is missing; for instance --config=experiments/dexml.py"),
+    ([], "--config is missing; for instance --config=experiments/auto.py"),
     (["--config=nowhere.py"], "nowhere.py"),
     (["--config="], "--config: Path to config file is an empty string."),
     (["--config"], "Missing value for flag --config"),

@@ -21,6 +21,7 @@ from xmc_jax.cli import commands as workflow
 from xmc_jax.cli import flags as options
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
+from xmc_jax.training.combine import combine_and_test
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("docs/claims/*.md"))]
@@ -186,7 +187,7 @@ def test_make_has_these_targets():
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-  """A folder like the repository's, with a tiny run, and its copy, where the pages have trained ones."""
+  """A folder like the repository's, with tiny runs where the pages have trained ones."""
   folder = tmp_path_factory.mktemp("reader")
   (folder / "experiments").symlink_to(ROOT / "experiments")
   source = tiny_runs.write_data(folder / "DIR")
@@ -194,9 +195,11 @@ def place(tmp_path_factory):
     patch.setattr(runtime, "start", lambda *_: None)  # it would set up the whole process
     hybrid = {"eval.scores": "hybrid", "data.num_validation": 60}  # as those have that are combined
     settings = tiny_runs.config(source, **{"train.num_epochs": 1, **hybrid})
-    workflow.train_and_test(settings, folder / "runs" / "dexml-debian")
-  for copy in ("prime-debian", "other"):
-    shutil.copytree(folder / "runs" / "dexml-debian", folder / "runs" / copy)
+    runs = folder / "runs"
+    workflow.train_and_test(settings, runs / "dexml-debian")
+    for copy in ("prime-debian", "other"):
+      shutil.copytree(runs / "dexml-debian", runs / copy)
+    combine_and_test([runs / "dexml-debian", runs / "other"], runs / "auto-debian")
   for name in ("texts.txt", "new.txt"):
     (folder / name).write_text("a window manager for X11\nplays music\n")
   (folder / "letters").mkdir()
@@ -214,7 +217,7 @@ def place(tmp_path_factory):
 QUICK = {
   line: arguments
   for line, arguments in OF_MAIN.items()
-  if (line.startswith(("--mode=compare", "--mode=prepare")) or "runs/dexml-debian" in line)
+  if (line.startswith(("--mode=compare", "--mode=prepare")) or re.search("runs/(dexml|auto)-debian", line))
   and "--mode=serve" not in line  # tests/serve/documented_requests_test.py starts it as a process
 }
 

@@ -206,7 +206,7 @@ def test_the_best_in_the_time_given(monkeypatch):
     return train.train_and_test(made, workdir)
 
   monkeypatch.setattr(auto, "train_and_test", quick)
-  found = xmc_jax.XMCClassifier("auto", settings={"auto.minutes": 3.0}).fit(TEXTS, LABELS)
+  found = xmc_jax.XMCClassifier(minutes=3).fit(TEXTS, LABELS)
   assert found.score(TEXTS, LABELS) > 0.8
 
 
@@ -216,13 +216,13 @@ REFUSED = {
   "rate": ({"learning_rate": -1.0}, "learning_rate = -1.0 must be more than 0"),
   "method": ({"method": "dexm"}, "method = 'dexm' is not one of .*; did you mean method='dexml'"),
   "classifier": ({"method": "dexa_classifier"}, "method = 'dexa_classifier' is not one of"),
-  "not auto's": ({"method": "auto", "num_epochs": 3}, "num_epochs = 3: .* chooses it; leave it out"),
+  "not auto's": ({"method": "auto", "settings": None, "learning_rate": None, "num_epochs": 3}, "num_epochs = 3: auto chooses it; leave it out"),
   "minutes of a method": (
-    {"settings": {"auto.minutes": 3.0}},
-    "auto.minutes = 3: more than 0 goes with method='auto'",
+    {"minutes": 3},
+    "minutes = 3: more than 0 goes with method='auto'",
   ),
-  "no minutes": ({"method": "auto", "settings": {"auto.minutes": 0.0}}, "auto.minutes = 0: more than 0 goes"),
-  "not an encoder of auto's": ({"method": "auto", "encoder": "gru"}, "encoder = 'gru': .* trains bags"),
+  "no minutes": ({"method": "auto", "minutes": 0}, "minutes = 0: more than 0 goes"),
+  "minutes in settings": ({"settings": {"auto.minutes": 3.0}}, "give it as minutes="),
   "scores": ({"scores": "encodr"}, "scores = 'encodr' is not one of .*; did you mean scores='encoder'"),
   "encoder": ({"encoder": None}, "encoder = None is not a text; for instance encoder='bag'"),
   "no encoder": ({"encoder": "not-there"}, "encoder 'not-there' is no directory.*with encoder='bag'"),
@@ -249,7 +249,7 @@ REFUSED = {
 def test_a_parameter_that_cannot_work_is_named(name):
   parameters, message = REFUSED[name]
   with pytest.raises(UserError, match=message) as refused:
-    xmc_jax.XMCClassifier(**parameters).fit(TEXTS, LABELS)
+    made_texts.estimator(**parameters).fit(TEXTS, LABELS)
   assert "\n" not in str(refused.value) and "--config" not in str(refused.value)
 
 

@@ -78,7 +78,7 @@ def in_words(rows):
 
 
 def of_numbers():
-  return OfNumbers(num_epochs=1, max_length=16, settings={**made_texts.SETTINGS, "encoder.width": 8})
+  return OfNumbers("dexml", num_epochs=1, max_length=16, settings={**made_texts.SETTINGS, "encoder.width": 8})
 
 
 def test_the_tags_say_texts():

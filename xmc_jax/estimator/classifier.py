@@ -45,11 +45,14 @@ class XMCClassifier(BaseEstimator):
   has examples.
 
   Args:
-    method: 'dexml', 'dexa', 'ngame', 'prime', 'rae_xmc', 'unidec', 'depsl', 'ova', 'dpr' or 'ance'; or
-      'auto', several of them combined, in `settings={'auto.minutes': 10.0}`.
+    method: 'auto', several methods combined; or one of 'dexml', 'dexa', 'ngame', 'prime', 'rae_xmc',
+      'unidec', 'depsl', 'ova', 'dpr' or 'ance'.
     encoder: 'bag', 'gru', or a pretrained encoder: a folder, hub id or installed package.
-    num_epochs, batch_size, learning_rate, max_length: of the training; None is the method's own.
-    scores: what labels are ranked by, as `config.eval.scores`; only 'hybrid' gives probabilities.
+    minutes: the time that 'auto' may take; None is 10.
+    num_epochs, batch_size, learning_rate: of a method's training, not of 'auto'; None is the method's own.
+    max_length: tokens of a text that the encoder reads; None is the method's own.
+    scores: what labels are ranked by, as `config.eval.scores`; only 'hybrid' gives probabilities, and 'auto'
+      has no other.
     threshold: the least probability of a predicted label; None is the one with the best F1 on held-out texts.
     random_state: seed of the training, or without `workdir` a NumPy RandomState; None is 0.
     workdir: a folder for the run's files, from which an interrupted `fit` continues. None keeps them in a
@@ -72,9 +75,10 @@ class XMCClassifier(BaseEstimator):
 
   def __init__(
     self,
-    method: str = "dexml",
+    method: str = "auto",
     encoder: str = "bag",
     *,
+    minutes: float | None = None,
     num_epochs: int | None = None,
     batch_size: int | None = None,
     learning_rate: float | None = None,
@@ -88,6 +92,7 @@ class XMCClassifier(BaseEstimator):
   ):
     self.method = method
     self.encoder = encoder
+    self.minutes = minutes
     self.num_epochs = num_epochs
     self.batch_size = batch_size
     self.learning_rate = learning_rate

@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import importlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from xmc_jax.training import auto
 KEYS = {
   "method": "method.name",
   "encoder": "encoder.name",
+  "minutes": "auto.minutes",
   "num_epochs": "train.num_epochs",
   "batch_size": "train.batch_size",
   "learning_rate": "train.learning_rate",
@@ -31,7 +31,6 @@ _NAMES = {key: name for name, key in KEYS.items()}
 _OF_FIT = {"name", "eval.num_examples", "eval.report_page"} | (
   {f"data.{name}" for name in defaults.KEYS["data"]} - {"data.max_length", "data.num_validation"}
 )
-_OF_PRETRAINED = ("minilm", "debian_minilm6", "debian_minilm3")  # presets; the first that an experiment has
 _VALUE = r"(\"[^\"]*\"|[^\s;,)?]+)"  # of a flag in a message
 
 
@@ -54,8 +53,6 @@ def make(
     if not isinstance(encoder, str):
       raise ConfigError(f"encoder = {encoder!r:.60} is not a text; for instance encoder='bag'")
     values = checks.flatten(_preset(method, encoder))
-    if method != "auto":  # which chooses it itself
-      values["encoder.name"] = encoder
     values |= {"eval.num_examples": 0, "eval.report_page": False}
     values |= {"name": method, "data.path": "", "data.layout": "raw_json"}
     values |= {KEYS[name]: _plain(value) for name, value in given.items() if value is not None}
@@ -68,7 +65,7 @@ def make(
     methods.check_config(config)
     if bool(config.auto.minutes) != (method == "auto"):
       raise ConfigError(
-        f"auto.minutes = {config.auto.minutes:g}: more than 0 goes with method='auto', 0 with others"
+        f"minutes = {config.auto.minutes:g}: more than 0 goes with method='auto', 0 with others"
       )
     if method == "auto":
       auto.check(config)
@@ -142,15 +139,4 @@ def _preset(method: str, encoder: str) -> ml_collections.ConfigDict:
     near = difflib.get_close_matches(str(method), names, 1)
     hint = f"; did you mean method={near[0]!r}?" if near else ""
     raise ConfigError(f"method = {method!r:.60} is not one of {', '.join(names)}{hint}")
-  experiment = importlib.import_module(f"xmc_jax.experiments.{method}")
-  usual = experiment.get_config()
-  if encoder == "bag":
-    return usual
-  if method == "auto":
-    raise ConfigError(f"encoder = {encoder!r}: method='auto' trains bags; leave it out, or name a method")
-  preset = next((name for name in _OF_PRETRAINED if name in experiment.PRESETS), "")
-  config = experiment.get_config(preset) if preset else methods.default_config(usual.method.name)
-  config.encoder.num_layers = 0  # all of them
-  if encoder == "gru":
-    config.encoder.init_table = usual.encoder.init_table
-  return config
+  return experiments.for_encoder(method, encoder)

@@ -156,7 +156,7 @@ def _modules(settings, spec, dtype):
   return encoder, head
 
 
-@functools.partial(jax.jit, static_argnums=0)  # traced once for equal encoders, as a plan's are
+@functools.partial(jax.jit, static_argnums=0)  # a plan makes the same encoder many times
 def _from_scratch(encoder, key):
   return encoder.init(key, jnp.zeros((1, 8), jnp.int32), jnp.ones((1, 8), bool))["params"]
 

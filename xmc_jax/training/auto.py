@@ -6,7 +6,6 @@ behind the best. docs/methods.md, "In the time you have", has a run; the constan
 """
 
 import contextlib
-import importlib
 import json
 import pathlib
 import shutil
@@ -15,7 +14,7 @@ import time
 import ml_collections
 
 from xmc_jax import config as configs
-from xmc_jax import data, methods
+from xmc_jax import data, experiments, methods
 from xmc_jax.config import checks
 from xmc_jax.console import quiet, say
 from xmc_jax.distributed import runtime
@@ -28,13 +27,14 @@ from xmc_jax.training import combine, guide, loop
 from xmc_jax.training.one_run import train_run
 
 MEMBERS = ("rae_xmc", "dexml", "depsl")
-"""Names the experiments whose first preset is trained, in this order."""
+"""Names the experiments that are trained, in this order."""
 # Keys that are the user's own, whatever is trained.
 _GIVEN = (
-  *("data.", "mesh.", "runtime.", "checkpoint.", "train.seed", "train.refit"),
+  *("encoder.name", "encoder.init_table", "data.", "train.seed", "train.refit"),
+  *("mesh.", "runtime.", "checkpoint."),
   *("eval.k", "eval.backend", "eval.metric", "eval.propensity"),
 )
-_OF_THE_TEST = ("eval.num_examples", "eval.report_page")  # which is the combination's, not a member's
+_OF_THE_TEST = {"eval.num_examples": 0, "eval.report_page": False}  # the combination's; a member has these
 _OF_THE_WHOLE = ("name", "auto.", "plan.", *_OF_THE_TEST)
 _RECORD = "auto.json"
 _TRIAL_STEPS = 5
@@ -94,7 +94,7 @@ def check(config: ml_collections.ConfigDict) -> None:
   for key, value in checks.flatten(config).items():
     if value != usual.get(key) and not key.startswith((*_GIVEN, *_OF_THE_WHOLE)):
       raise ConfigError(
-        f"{key} = {value!r}: auto.minutes chooses it; leave it out, or train a method's experiment"
+        f"{key} = {value!r}: auto chooses it; leave it out, or choose a method in place of auto"
       )
 
 
@@ -130,10 +130,10 @@ class _Budget:
 
 
 def _member(config: ml_collections.ConfigDict, name: str) -> ml_collections.ConfigDict:
-  """Returns the first preset of an experiment, on the user's data."""
-  member = importlib.import_module(f"xmc_jax.experiments.{name}").get_config()
+  """Returns the config of a member: its experiment's for the user's encoder, on the user's data."""
   given = {key: value for key, value in checks.flatten(config).items() if key.startswith(_GIVEN)}
-  return configs.changed(member, {**given, "name": name, "eval.num_examples": 0, "eval.report_page": False})
+  given |= {"name": name, **_OF_THE_TEST}
+  return configs.changed(experiments.for_encoder(name, config.encoder.name), given)
 
 
 def _train(
@@ -168,7 +168,7 @@ def _train(
 
 
 def _reserve(prepared: data.Dataset, budget: _Budget, num_members: int) -> float:
-  """Returns the seconds that joining the new member's sources, combining all and testing take here."""
+  """Returns the seconds that joining the new member's sources, combining all and testing will take."""
   texts, tested = len(prepared.train) + prepared.num_labels, len(prepared.test)
   joining = 10 + 6e-5 * texts
   slowness = max(
