@@ -120,8 +120,8 @@ def test_the_tutorial(desk, capsys):
 
 @pytest.mark.slow
 def test_the_same_task_in_both(desk, capsys, monkeypatch):
-  """What needs only scikit-learn and xmc_jax is run, in one go; README's estimator, too. `auto` has one member."""
-  monkeypatch.setattr(auto, "MEMBERS", ("dexml",))
+  """What needs only scikit-learn and xmc_jax is run, in one go; README's estimator, too."""
+  monkeypatch.setattr(auto, "MEMBERS", ("dexml",))  # one is enough
   shutil.copy(ROOT / "docs" / "examples" / "tickets.csv", desk)
   known: dict = {}
   ran = []

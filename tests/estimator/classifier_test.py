@@ -216,7 +216,10 @@ REFUSED = {
   "rate": ({"learning_rate": -1.0}, "learning_rate = -1.0 must be more than 0"),
   "method": ({"method": "dexm"}, "method = 'dexm' is not one of .*; did you mean method='dexml'"),
   "classifier": ({"method": "dexa_classifier"}, "method = 'dexa_classifier' is not one of"),
-  "not auto's": ({"method": "auto", "settings": None, "learning_rate": None, "num_epochs": 3}, "num_epochs = 3: auto chooses it; leave it out"),
+  "not auto's": (
+    {"method": "auto", "settings": None, "learning_rate": None, "num_epochs": 3},
+    "num_epochs = 3: auto chooses it; leave it out",
+  ),
   "minutes of a method": (
     {"minutes": 3},
     "minutes = 3: more than 0 goes with method='auto'",

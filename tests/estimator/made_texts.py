@@ -26,5 +26,6 @@ def make(num_texts: int = 160) -> tuple[list[str], list[list[str]]]:
 
 def estimator(**changes) -> xmc_jax.XMCClassifier:
   """Returns an estimator that is not fitted; `changes` are parameters."""
-  parameters = {"method": "dexml", "num_epochs": 4, "learning_rate": 0.02, "max_length": 16, "settings": SETTINGS}
+  parameters = {"method": "dexml", "num_epochs": 4, "learning_rate": 0.02, "max_length": 16}
+  parameters["settings"] = SETTINGS
   return xmc_jax.XMCClassifier(**{**parameters, **changes})

@@ -105,9 +105,7 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
   if overrides and not path and used:
     return f"{used.pop()} takes its settings from the run's folder; leave --config.{overrides[0]} out"
   if overrides and not path:
-    return (
-      "--config is missing, but --config.KEY=VALUE changes it; for instance --config=experiments/auto.py"
-    )
+    return "--config is missing, but --config.KEY=VALUE changes it; for instance --config=experiments/auto.py"
   if isinstance(error, flags.UnrecognizedFlagError):
     if error.flagname in known:
       return f"{text.partition('. Did')[0]}; did you mean --config.{error.flagname}?"
