@@ -61,6 +61,13 @@ def test_all_fit(data, tmp_path, monkeypatch):
   assert world.now < 600
 
 
+def test_ramen_is_second_where_there_are_graphs(graph_data, tmp_path, monkeypatch):
+  names = ("rae_xmc", "ramen", "dexml", "depsl")
+  world = World(monkeypatch, dict.fromkeys(names, 8), dict.fromkeys(names, 0.5))
+  auto.train_and_test(config_of(graph_data), tmp_path / "run")
+  assert [name for name, _ in world.trained] == list(names) and world.combined == sorted(names)
+
+
 def test_the_first_steps_and_what_comes_after_a_training_take_of_its_minutes(data, tmp_path, monkeypatch):
   world = World(monkeypatch, dict.fromkeys(auto.MEMBERS, 40), dict.fromkeys(auto.MEMBERS, 0.5))
   world.trial = 60.0

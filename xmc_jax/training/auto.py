@@ -1,8 +1,9 @@
 """Trains several methods one after another while time is left, and combines them (`config.auto.minutes`).
 
-The rules: the methods of `MEMBERS` in this order. Each gets as many epochs as fit by the time of its first
-steps, and at most those of its preset. One that gets too few is left out, and at the end one that is far
-behind the best. docs/methods.md, "In the time you have", has a run; the constants below are not tuned.
+The rules: the methods of `MEMBERS` in this order, and RAMEN second where the data have a graph of points. Each
+gets as many epochs as fit by the time of its first steps, and at most those of its preset. One that gets too few
+is left out, and at the end one that is far behind the best. docs/methods.md, "In the time you have", has runs; the
+constants below are not tuned.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from xmc_jax import config as configs
 from xmc_jax import data, experiments, methods
 from xmc_jax.config import checks
 from xmc_jax.console import quiet, say
+from xmc_jax.data.dataset import QUERY
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.retrieval import cpu_cores
@@ -28,6 +30,7 @@ from xmc_jax.training.one_run import train_run
 
 MEMBERS = ("rae_xmc", "dexml", "depsl")
 """Names the experiments that are trained, in this order."""
+_WITH_GRAPHS = "ramen"
 # Keys that are the user's own, whatever is trained.
 _GIVEN = (
   *("encoder.name", "encoder.init_table", "data.", "train.seed", "train.refit"),
@@ -71,11 +74,12 @@ def train_and_test(
     prepared, _ = create.prepare(_member(config, MEMBERS[0]))
     budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes)
     say(guide.of_data(prepared))
+    names = _names(prepared)
     say(
-      f"auto: {config.auto.minutes:g} minutes on {cpu_cores.num_cores()} cores: {', '.join(MEMBERS)}, as far "
-      "as time is left; then combined"
+      f"auto: {config.auto.minutes:g} minutes on {cpu_cores.num_cores()} cores: {', '.join(names)}, as far as "
+      "time is left; then combined"
     )
-    for name in MEMBERS:
+    for name in names:
       folder = workdir / run_folder.MEMBERS / name
       _train(name, _member(config, name), folder, budget, prepared, owns_process)
     kept = _kept(budget)
@@ -127,6 +131,13 @@ class _Budget:
     self.members[name] = {**self.members.get(name, {}), **values}
     content = {"spent": self._seconds - self.left, "members": self.members}
     atomic.write_text(self._path, json.dumps(content, indent=2) + "\n")
+
+
+def _names(prepared: data.Dataset) -> list[str]:
+  """Returns the names of what may be trained, in this order: RAMEN second where there is a graph of points."""
+  first, *others = MEMBERS
+  has_graph = any(QUERY in kinds for kinds in prepared.graph_kinds.values())
+  return [first, *[_WITH_GRAPHS] * has_graph, *others]
 
 
 def _member(config: ml_collections.ConfigDict, name: str) -> ml_collections.ConfigDict:
