@@ -1,9 +1,10 @@
-"""Several encoders rank by the mean of their log-odds over the candidates of all: against float64 NumPy."""
+"""Several encoders rank by a mean of their log-odds over the candidates of all: against float64 NumPy."""
 
 import numpy as np
 import pytest
 
 from tests.retrieval import made_corpora
+from xmc_jax.retrieval import hybrid_model
 from xmc_jax.retrieval.combined import CombinedRetriever
 from xmc_jax.retrieval.features import candidates, feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
@@ -52,9 +53,10 @@ def model(each, *calibration: float) -> HybridModel:
   return HybridModel(names[0], own.linear, calibration=calibration or (1.0, 1.0, 0.0), others=[other])
 
 
-def test_labels_rank_by_the_mean_log_odds_over_the_candidates_of_all(each, combined, queries):
+def test_labels_rank_by_the_mean_over_the_candidates_of_all(each, combined, queries):
   """Every label is a candidate here, so each encoder alone scores the same ones with the same ranks."""
   joined, log_odds = model(each), []
+  joined.others[0].weight = 3.0
   for (name, own), one in zip(of_each(queries).items(), (joined, joined.others[0])):
     blocks = each[name].blocks(own, L, 64)
     found = [candidates(block, each[name].names, L) for block in blocks]
@@ -64,7 +66,7 @@ def test_labels_rank_by_the_mean_log_odds_over_the_candidates_of_all(each, combi
     assert (ids.reshape(70, L) == np.arange(L)).all()
     features = features.reshape(70, L, -1).astype(np.float64)
     log_odds.append(features @ one.linear[:-1] + one.linear[-1])
-  expected = 1 / (1 + np.exp(-np.mean(log_odds, axis=0)))
+  expected = 1 / (1 + np.exp(-(log_odds[0] + 3 * log_odds[1]) / 4))
   exclude = made_corpora.pairs(np.random.default_rng(2), (70, L), 0.1).astype(bool)
   found = HybridRanker(combined, joined).rank(queries, L)
   order = np.argsort(-expected, axis=1, kind="stable")
@@ -110,6 +112,27 @@ def test_reasons_name_the_encoder(combined, each, queries):
   best = ranker.rank(queries, 3).ids
   sources = {name for of_query in ranker.explain(queries, best) for why in of_query for name in why.sources}
   assert {"encoder of a", "encoder of b", "lexical_labels"} <= sources
+
+
+def test_a_member_weighs_as_much_as_it_helps():
+  """Log-odds of three, by Newton's method: what is noise gets nothing, and no weight is negative."""
+  rng = np.random.default_rng(6)
+  truth = rng.normal(-3, 2, 20_000)
+  right = rng.random(20_000) < 1 / (1 + np.exp(-truth))
+  log_odds = np.stack([truth + rng.normal(0, 1, 20_000), truth + rng.normal(0, 2, 20_000), -truth], axis=1)
+  found = hybrid_model._weights(log_odds, right)
+  weights, inputs = np.array([1 / 3, 1 / 3, 0]), np.append(log_odds[:, :2], np.ones((20_000, 1)), axis=1)
+  for _ in range(50):
+    odds = 1 / (1 + np.exp(-inputs @ weights))
+    offset = np.array([100, 100, 0]) * (weights - [1 / 3, 1 / 3, 0])
+    curvature = (inputs * (odds * (1 - odds))[:, None]).T @ inputs + np.diag([100, 100, 0])
+    weights = weights - np.linalg.solve(curvature, inputs.T @ (odds - right) + offset)
+  np.testing.assert_allclose(found, [*weights[:2] / weights[:2].sum(), 0], atol=1e-3)
+  assert found[0] > 2 * found[1] > 0
+  few = hybrid_model._weights(log_odds[:20], right[:20])
+  np.testing.assert_allclose(few, 1 / 3, atol=0.1)  # too few rows to tell
+  np.testing.assert_array_equal(hybrid_model._weights(log_odds[:, :1], right), [1.0])
+  np.testing.assert_allclose(hybrid_model._weights(-log_odds[:, :2], right), 0.5)  # none helps
 
 
 def test_the_mean_is_fitted_calibrated_and_stored(each, combined, queries, tmp_path):

@@ -49,7 +49,7 @@ def both(folder) -> Model:
   return Model.load(folder / "both", warm=False)
 
 
-def test_probabilities_are_those_of_the_mean_log_odds(folder, both):
+def test_probabilities_are_those_of_the_weighted_mean(folder, both):
   """Every label is a candidate here, so each member alone, with its part of the model, says its log-odds."""
   joint = HybridModel.load(folder / "both" / "hybrid.json")
   assert joint.has_trees and joint.others[0].has_trees and joint.threshold == both.threshold
@@ -64,7 +64,8 @@ def test_probabilities_are_those_of_the_mean_log_odds(folder, both):
     rows, columns = np.nonzero(ids >= 0)
     table[rows, ids[rows, columns]] = (np.log(scores) - np.log1p(-scores))[rows, columns]
     log_odds.append(table)
-  mean = np.mean(log_odds, axis=0)
+  assert joint.weight + joint.others[0].weight == pytest.approx(1)
+  mean = np.average(log_odds, axis=0, weights=[joint.weight, joint.others[0].weight])
   a, b, c = joint._calibration
   expected = 1 / (1 + np.exp(-(b * np.logaddexp(0, mean) - a * np.logaddexp(0, -mean) + c)))
   ids, scores, _ = both.predict(TEXTS, num_labels)
@@ -126,7 +127,7 @@ def test_an_export_predicts_as_it_does_and_takes_new_labels(folder, both, tmp_pa
   found, wanted = opened.predict(TEXTS, 5, explain=True), both.predict(TEXTS, 5, explain=True)
   np.testing.assert_allclose(found[1], wanted[1], atol=1e-5)
   assert (found[0] == wanted[0]).mean() > 0.9  # the rest is as good as equal
-  assert "mean of the log-odds" in (tmp_path / "export" / "README.md").read_text()
+  assert "weighted mean of the log-odds" in (tmp_path / "export" / "README.md").read_text()
   (new,) = opened.add_labels(["zathura viewer"])
   more = Model.load(folder / "both", warm=False, add_labels={"new": "zathura viewer"})
   assert new == len(both.labels) == len(more.labels) - 1

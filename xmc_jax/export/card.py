@@ -144,7 +144,7 @@ def text_of_combined(run: Run, facts: dict[str, Any]) -> str:
     _head(name, report, Sentence(reason="combined runs have several encoders")),
     f"# {len(members)} models combined on {escaped(name)}\n",
     f"An extreme multi-label classifier of `xmc_jax`: it ranks {len(run.dataset.labels):,} labels for a text "
-    "by the mean of the log-odds that its members give; `hybrid.json` calibrates it. Each member is an "
+    "by a weighted mean of the log-odds that its members give; `hybrid.json` calibrates it. Each member is an "
     "export of its own, with a README and with files for other tools:\n",
     "".join(members),
     f"## Use\n\n{_USE}",

@@ -23,6 +23,7 @@ from xmc_jax.storage import atomic, checksums
 FEWEST_ROWS = 50  # queries that trees need; with fewer there is only the regression
 _TRUST = 30.0  # strength of the prior around weights that were fitted on other data
 _ROUNDING = 1e-6  # of float32 features, relative to their largest value
+_WEIGHT_TRUST = 100.0  # strength of the prior around equal weights of several encoders
 _CALIBRATION_TRUST = 10.0  # strength of the prior around probabilities as they are
 _UNCHANGED = (1.0, 1.0, 0.0)
 _LIMITS = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))  # no label is certain
@@ -45,7 +46,7 @@ _FIXED_WEIGHTS = pathlib.Path(__file__).with_name("fixed_weights.json")
 class HybridModel:
   """Predicts the probability that a candidate label is right.
 
-  With several encoders there is one for the features by each; the mean of their log-odds is calibrated.
+  With several encoders there is one for the features by each; the weighted mean of their log-odds is calibrated.
 
   Args:
     features: names of the F features.
@@ -55,10 +56,11 @@ class HybridModel:
     num_rows: number of queries that it was fitted on; 0 for weights that were fitted on other data.
     threshold: the least probability of labels to return, for the best F1.
     calibration: `[3]` weights a, b, c: probability p becomes σ(a ln p - b ln(1 - p) + c).
+    weight: that of its log-odds in the weighted mean.
     others: models of the features by other encoders, which follow; their own calibrations do not count.
 
   Attributes:
-    features, linear, num_rows, threshold, others: as given.
+    features, linear, num_rows, threshold, weight, others: as given.
     has_trees: whether the model has trees.
   """
 
@@ -71,19 +73,21 @@ class HybridModel:
     num_rows: int = 0,
     threshold: float = 0.5,
     calibration: np.ndarray | Sequence[float] = _UNCHANGED,
+    weight: float = 1.0,
     others: Sequence["HybridModel"] = (),
   ):
     self.features, self.num_rows, self.threshold = list(features), num_rows, threshold
     self.linear, self._trees = np.asarray(linear, np.float64), trees
     self._joint, self._calibration = np.asarray(joint, np.float64), np.asarray(calibration, np.float64)
-    self.has_trees, self.others = trees is not None, others
+    self.has_trees, self.weight, self.others = trees is not None, weight, others
 
   def probabilities(self, features: np.ndarray) -> np.ndarray:
     """Returns the probabilities `[n]` float32, between 0 and 1, of candidates' features `[n, F]`."""
     each = (self, *self.others)
     parts = _split(features, (model.features for model in each))
     joined = [_joined(model.log_odds(part), model._joint) for model, part in zip(each, parts)]
-    return np.clip(_calibrated(np.mean(joined, axis=0), self._calibration).astype(np.float32), *_LIMITS)
+    mean = np.average(joined, axis=0, weights=[model.weight for model in each])
+    return np.clip(_calibrated(mean, self._calibration).astype(np.float32), *_LIMITS)
 
   def log_odds(self, features: np.ndarray) -> np.ndarray:
     """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 without trees)."""
@@ -108,6 +112,7 @@ class HybridModel:
       "calibration": self._calibration.tolist(),
       "trees": self._trees and {"nodes": self._trees.nodes, "values": self._trees.values},
       "threshold": self.threshold,
+      "weight": self.weight,
     }
 
   @classmethod
@@ -175,13 +180,17 @@ def fit(
   each = (names, *others)
   with cpu_cores.one_thread_per_product:  # the last bits of a product depend on the number of threads
     fitted = [_stacked(own, part, right, folds, has_trees) for own, part in zip(each, _split(features, each))]
-    (model, *more), unseen = zip(*fitted)
-    log_odds, calibration = np.mean(unseen, axis=0), np.array(_UNCHANGED)
+    models, unseen = zip(*fitted)
+    weights = _weights(np.stack(unseen, axis=1), right) if folds else np.ones(len(models))
+    log_odds, calibration = np.average(unseen, axis=0, weights=weights), np.array(_UNCHANGED)
     if folds:
       inputs = _beta_inputs(log_odds)
       calibration = _regression_from(inputs, right, calibration, np.full(3, _CALIBRATION_TRUST), least=0.01)
     threshold = metrics.f1_threshold(_calibrated(log_odds, calibration), right, num_true or int(right.sum()))
-    model.num_rows, model.threshold, model.others = len(queries), threshold, more
+    for model, weight in zip(models, weights):
+      model.weight = float(weight)
+    model, *others = models
+    model.num_rows, model.threshold, model.others = len(queries), threshold, others
     model._calibration = calibration
     return model
 
@@ -276,6 +285,14 @@ def _sigmoid(log_odds: np.ndarray) -> np.ndarray:
 def _joint(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
   """Fits the weights that join log-odds `[n, 2]`; a model whose weight would be negative gets 0."""
   return _regression_from(log_odds, right, np.zeros(3), np.array([1.0, 1.0, 0.0]), least=0.0)
+
+
+def _weights(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
+  """Fits the weights `[M]` of a mean of log-odds `[n, M]`: none is negative, and they add up to 1."""
+  even = np.full(log_odds.shape[1], 1 / log_odds.shape[1])
+  start, trust = np.append(even, 0), np.append(np.full(len(even), _WEIGHT_TRUST), 0)
+  found = _regression_from(log_odds, right, start, trust, least=0.0)[:-1]
+  return found / found.sum() if found.any() else even
 
 
 def _calibrated(log_odds: np.ndarray, calibration: np.ndarray) -> np.ndarray:

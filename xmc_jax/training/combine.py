@@ -28,7 +28,7 @@ _MAY_DIFFER = ("tokens", "tokenizer", "graph.")  # in names of prepared files
 
 
 def combine(folders: Sequence[str | pathlib.Path], workdir: str | pathlib.Path) -> Model:
-  """Combines finished runs into one that ranks by the mean of their log-odds, and tests it.
+  """Combines finished runs into one that ranks by a weighted mean of their log-odds, and tests it.
 
   The result is a folder like that of any run. It holds its members (in `members/`, by hard links where the
   disk allows them), so the runs may be deleted. If it is interrupted, the same call goes on.
@@ -144,7 +144,9 @@ def _write(members: Mapping[str, pathlib.Path], workdir: pathlib.Path, settings:
   config = configs.changed(config, {**settings, "name": " + ".join(members)})
   joined = runs.reopen_members(workdir, config, may_refit=False)
   say(f"combine: learning on {len(joined.data.validation):,} texts that {', '.join(members)} held out")
-  ranking.hybrid_model(joined.trained())
+  model = ranking.hybrid_model(joined.trained())
+  weights = zip(members, (model, *model.others))
+  say(f"combine: weights {', '.join(f'{name} {one.weight:.2f}' for name, one in weights)}")
   atomic.write_text(workdir / "config.json", configs.to_json(config))
 
 
