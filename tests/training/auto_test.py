@@ -23,13 +23,12 @@ def config_of(path, **values):
 class World:
   """Stands in for trainings: a second of work is a second of its clock."""
 
-  def __init__(self, monkeypatch, costs, scores):
+  def __init__(self, monkeypatch, costs):
     self.now, self.trained, self.combined, self.minutes, self.trial = 0.0, [], [], [], 0.0
-    self._costs, self._scores = costs, scores
+    self._costs = costs
     monkeypatch.setattr(auto.time, "monotonic", lambda: self.now)
     monkeypatch.setattr(auto, "_epochs_in", self._epochs_in)
     monkeypatch.setattr(auto, "train_run", self._train)
-    monkeypatch.setattr(auto.evaluate, "validate", lambda trained: {"P@1": self._scores[trained.name]})
     monkeypatch.setattr(auto.combine, "combine_and_test", self._combine)
 
   def _epochs_in(self, seconds, config, folder):
@@ -42,34 +41,32 @@ class World:
     self.trained.append((config.name, config.train.num_epochs))
     self.minutes.append(config.train.minutes)
     self.now += config.train.num_epochs * self._costs[config.name]
-    run = types.SimpleNamespace(data=types.SimpleNamespace(validation=[0]))
-    yield types.SimpleNamespace(name=config.name, run=run), types.SimpleNamespace(seconds={"hybrid": 10.0})
+    yield None, types.SimpleNamespace(seconds={"hybrid": 10.0})
 
-  def _combine(self, folders, workdir, least, settings):
+  def _combine(self, folders, workdir, least, settings, least_weight):
     assert least == 1 and settings == {"eval.num_examples": 3, "eval.report_page": True}
+    assert 0 < least_weight < 0.1
     self.combined = [folder.name for folder in folders]
     return {"P@1": 1.0}
 
 
 def test_all_fit(data, tmp_path, monkeypatch):
-  world = World(
-    monkeypatch, {"rae_xmc": 1, "dexml": 2, "depsl": 3}, {"rae_xmc": 0.5, "dexml": 0.45, "depsl": 0.3}
-  )
+  world = World(monkeypatch, {"rae_xmc": 1, "dexml": 2, "depsl": 3})
   assert auto.train_and_test(config_of(data), tmp_path / "run") == {"P@1": 1.0}
   assert world.trained == [("rae_xmc", 15), ("dexml", 15), ("depsl", 15)]
-  assert world.combined == ["dexml", "rae_xmc"]  # the third is far behind
+  assert world.combined == ["depsl", "dexml", "rae_xmc"]
   assert world.now < 600
 
 
 def test_ramen_is_second_where_there_are_graphs(graph_data, tmp_path, monkeypatch):
   names = ("rae_xmc", "ramen", "dexml", "depsl")
-  world = World(monkeypatch, dict.fromkeys(names, 8), dict.fromkeys(names, 0.5))
+  world = World(monkeypatch, dict.fromkeys(names, 8))
   auto.train_and_test(config_of(graph_data), tmp_path / "run")
   assert [name for name, _ in world.trained] == list(names) and world.combined == sorted(names)
 
 
 def test_the_first_steps_and_what_comes_after_a_training_take_of_its_minutes(data, tmp_path, monkeypatch):
-  world = World(monkeypatch, dict.fromkeys(auto.MEMBERS, 40), dict.fromkeys(auto.MEMBERS, 0.5))
+  world = World(monkeypatch, dict.fromkeys(auto.MEMBERS, 40))
   world.trial = 60.0
   auto.train_and_test(config_of(data), tmp_path / "run")
   assert len(world.trained) == 1
@@ -78,8 +75,7 @@ def test_the_first_steps_and_what_comes_after_a_training_take_of_its_minutes(dat
 
 
 def test_what_does_not_fit_is_left_out_and_joins_with_more_minutes(data, tmp_path, monkeypatch):
-  scores = dict.fromkeys(auto.MEMBERS, 0.5)
-  world = World(monkeypatch, {"rae_xmc": 30, "dexml": 95, "depsl": 25}, scores)
+  world = World(monkeypatch, {"rae_xmc": 30, "dexml": 95, "depsl": 25})
   auto.train_and_test(config_of(data), tmp_path / "run")
   assert world.trained == [("rae_xmc", 15), ("depsl", 4)] and world.combined == ["depsl", "rae_xmc"]
   world.now += 1000  # between the commands
@@ -91,7 +87,6 @@ def test_what_does_not_fit_is_left_out_and_joins_with_more_minutes(data, tmp_pat
 def test_members_have_the_encoder_that_is_given(data, tmp_path, monkeypatch, encoder, layers):
   configs = []
   monkeypatch.setattr(auto, "_train", lambda name, config, *_: configs.append(config))
-  monkeypatch.setattr(auto, "_kept", lambda _: [])
   monkeypatch.setattr(auto.combine, "combine_and_test", lambda *_, **__: {})
   auto.train_and_test(config_of(data, **{"encoder.name": encoder}), tmp_path / "run")
   assert [config.method.name for config in configs] == ["rae_xmc", "dexml", "unidec"]
@@ -102,7 +97,7 @@ def test_members_have_the_encoder_that_is_given(data, tmp_path, monkeypatch, enc
 
 
 def test_a_stopped_member_goes_on_with_its_epochs(data, tmp_path, monkeypatch):
-  world = World(monkeypatch, {"rae_xmc": 100, "dexml": 1000, "depsl": 1000}, dict.fromkeys(auto.MEMBERS, 0.5))
+  world = World(monkeypatch, {"rae_xmc": 100, "dexml": 1000, "depsl": 1000})
   train = auto.train_run
 
   @contextlib.contextmanager

@@ -209,6 +209,17 @@ def test_runs_may_lie_in_the_folder_already(folder, tmp_path):
   assert model.predict(TEXTS, 3)[2] == Model.load(folder / "both", warm=False).predict(TEXTS, 3)[2]
 
 
+def test_a_run_that_adds_too_little_is_left_out(folder, tmp_path, capsys):
+  joint = HybridModel.load(folder / "both" / "hybrid.json")
+  weights = {"a": joint.weight, "b": joint.others[0].weight}
+  with few_rows():
+    combine.combine_and_test([folder / "a", folder / "b"], tmp_path, least_weight=0.501)
+  told = capsys.readouterr().err
+  assert f"weights a {weights['a']:.2f}, b {weights['b']:.2f}" in told
+  assert run_folder.combined(tmp_path) == [max(weights, key=weights.get)]
+  assert Model.load(tmp_path, warm=False).predict(TEXTS, 3)
+
+
 @pytest.mark.slow
 def test_runs_that_were_trained_on_all_rows(folder, tmp_path):
   """How they are joined is fitted with the parameters that have not seen the held-out rows."""

@@ -144,8 +144,8 @@ def text_of_combined(run: Run, facts: dict[str, Any]) -> str:
     _head(name, report, Sentence(reason="combined runs have several encoders")),
     f"# {len(members)} models combined on {escaped(name)}\n",
     f"An extreme multi-label classifier of `xmc_jax`: it ranks {len(run.dataset.labels):,} labels for a text "
-    "by a weighted mean of the log-odds that its members give; `hybrid.json` calibrates it. Each member is an "
-    "export of its own, with a README and with files for other tools:\n",
+    "by a weighted mean of the log-odds that its members give; `hybrid.json` calibrates it. Each member is "
+    "an export of its own, with a README and with files for other tools:\n",
     "".join(members),
     f"## Use\n\n{_USE}",
     f"## Data\n\n{_code(data.summary(run.dataset.manifest))}",

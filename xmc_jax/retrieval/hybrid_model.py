@@ -46,7 +46,7 @@ _FIXED_WEIGHTS = pathlib.Path(__file__).with_name("fixed_weights.json")
 class HybridModel:
   """Predicts the probability that a candidate label is right.
 
-  With several encoders there is one for the features by each; the weighted mean of their log-odds is calibrated.
+  With several encoders there is one for the features by each; a mean of their log-odds is calibrated.
 
   Args:
     features: names of the F features.

@@ -1,9 +1,9 @@
 """Trains several methods one after another while time is left, and combines them (`config.auto.minutes`).
 
-The rules: the methods of `MEMBERS` in this order, and RAMEN second where the data have a graph of points. Each
-gets as many epochs as fit by the time of its first steps, and at most those of its preset. One that gets too few
-is left out, and at the end one that is far behind the best. docs/methods.md, "In the time you have", has runs; the
-constants below are not tuned.
+The rules: the methods of `MEMBERS` in this order, and RAMEN second where the data have a graph of points.
+Each gets as many epochs as fit by the time of its first steps, and at most those of its preset. One that gets
+too few is left out, and at the end one that adds nothing on the held-out rows. docs/methods.md, "In the time
+you have", has runs; the constants below are not tuned.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from xmc_jax.data.dataset import QUERY
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.retrieval import cpu_cores
-from xmc_jax.runs import create, evaluate
+from xmc_jax.runs import create
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import atomic, locks, run_folder
 from xmc_jax.training import combine, guide, loop
@@ -43,7 +43,7 @@ _RECORD = "auto.json"
 _TRIAL_STEPS = 5
 _AFTER_REFRESH = 2.0  # a step with hard negatives, and its share of a refresh, takes as long as two without
 _FEWEST_EPOCHS = 4  # with fewer, a further member is no help
-_FAR_BEHIND = 0.8  # of the best validation score
+_LEAST_WEIGHT = 0.05  # in the combination, of a member that is kept
 _TRAINS = "trains in this folder; wait for it, or stop it"
 
 
@@ -76,20 +76,19 @@ def train_and_test(
     say(guide.of_data(prepared))
     names = _names(prepared)
     say(
-      f"auto: {config.auto.minutes:g} minutes on {cpu_cores.num_cores()} cores: {', '.join(names)}, as far as "
-      "time is left; then combined"
+      f"auto: {config.auto.minutes:g} minutes on {cpu_cores.num_cores()} cores: {', '.join(names)}, as far "
+      "as time is left; then combined"
     )
     for name in names:
       folder = workdir / run_folder.MEMBERS / name
       _train(name, _member(config, name), folder, budget, prepared, owns_process)
-    kept = _kept(budget)
-    if run_folder.combined(workdir) not in ([], kept):  # those of fewer minutes
+    trained = sorted(name for name, decided in budget.members.items() if decided)
+    if run_folder.combined(workdir) not in ([], trained):  # those of fewer minutes, or that were of use
       run_folder.forget(workdir, "config.json")
-    folders = [workdir / run_folder.MEMBERS / name for name in kept]
+    folders = [workdir / run_folder.MEMBERS / name for name in trained]
     values = checks.flatten(config)
-    return combine.combine_and_test(
-      folders, workdir, least=1, settings={key: values[key] for key in _OF_THE_TEST}
-    )
+    settings = {key: values[key] for key in _OF_THE_TEST}
+    return combine.combine_and_test(folders, workdir, 1, settings, least_weight=_LEAST_WEIGHT)
 
 
 def check(config: ml_collections.ConfigDict) -> None:
@@ -111,7 +110,7 @@ class _Budget:
 
   Attributes:
     members: by name, what was decided: nothing, or `num_epochs` and `minutes`; once it is trained,
-      also its `score` and the seconds of `joining` its sources.
+      also the seconds of `joining` its sources.
   """
 
   def __init__(self, path: pathlib.Path, seconds: float):
@@ -134,7 +133,7 @@ class _Budget:
 
 
 def _names(prepared: data.Dataset) -> list[str]:
-  """Returns the names of what may be trained, in this order: RAMEN second where there is a graph of points."""
+  """Returns what may be trained, in this order: RAMEN second where there is a graph of points."""
   first, *others = MEMBERS
   has_graph = any(QUERY in kinds for kinds in prepared.graph_kinds.values())
   return [first, *[_WITH_GRAPHS] * has_graph, *others]
@@ -166,16 +165,13 @@ def _train(
     if not fits:
       say(f"auto: no time for {name}")
   decided = budget.members[name]
-  if not decided or "score" in decided:
+  if not decided or "joining" in decided:
     return
   say(f"auto: {name} for {decided['num_epochs']:g} epochs, in at most {decided['minutes']:.1f} minutes")
   settings = {"train.num_epochs": decided["num_epochs"], "train.minutes": decided["minutes"]}
-  with train_run(configs.changed(config, settings), folder, owns_process, tells_data=False) as (
-    trained,
-    writer,
-  ):
-    score = evaluate.validate(trained)[config.eval.metric] if len(trained.run.data.validation) else 1.0
-  budget.decide(name, score=score, joining=writer.seconds["hybrid"])
+  member = configs.changed(config, settings)
+  with train_run(member, folder, owns_process, tells_data=False) as (_, writer):
+    budget.decide(name, joining=writer.seconds["hybrid"])
 
 
 def _reserve(prepared: data.Dataset, budget: _Budget, num_members: int) -> float:
@@ -185,7 +181,8 @@ def _reserve(prepared: data.Dataset, budget: _Budget, num_members: int) -> float
   slowness = max(
     [1.0, *(member["joining"] / joining for member in budget.members.values() if "joining" in member)]
   )
-  return slowness * (10 + joining + num_members * (joining + 5e-3 * tested / cpu_cores.num_cores()))
+  fits = 1 if num_members == 1 else 2  # the second without what adds nothing
+  return slowness * (10 + joining + num_members * (fits * joining + 5e-3 * tested / cpu_cores.num_cores()))
 
 
 def _epochs_in(seconds: float, config: ml_collections.ConfigDict, folder: pathlib.Path) -> int:
@@ -204,12 +201,3 @@ def _epochs_in(seconds: float, config: ml_collections.ConfigDict, folder: pathli
   if epochs < config.train.num_epochs:  # its schedule is another
     shutil.rmtree(folder)
   return epochs
-
-
-def _kept(budget: _Budget) -> list[str]:
-  """Returns the names of the members to combine, sorted; says which are left out."""
-  scores = {name: values["score"] for name, values in budget.members.items() if "score" in values}
-  kept = [name for name, score in sorted(scores.items()) if score >= _FAR_BEHIND * max(scores.values())]
-  for name in scores.keys() - set(kept):
-    say(f"auto: without {name}, which is far behind")
-  return kept

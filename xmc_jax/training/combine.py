@@ -58,10 +58,12 @@ def combine_and_test(
   workdir: pathlib.Path,
   least: int = 2,
   settings: Mapping[str, Any] | None = None,
+  least_weight: float = 0.0,
 ) -> dict[str, float]:
   """Joins `least` runs or more, and tests the combination; see `combine`.
 
-  Its config is that of the first by name, with these settings.
+  Its config is that of the first by name, with these settings. Runs that weigh less than `least_weight` are
+  left out.
 
   Returns:
     The test metrics, as fractions; none if no test row has a label.
@@ -74,7 +76,7 @@ def combine_and_test(
     stack.enter_context(locks.in_use(workdir, doing=_COMBINES))
     writer = stack.enter_context(contextlib.closing(MetricWriter(workdir)))
     with writer.stage("combine"):
-      _write(members, workdir, settings or {})
+      _write(members, workdir, settings or {}, least_weight)
     return tested(runs.reopen(workdir).trained(), writer)
 
 
@@ -128,7 +130,12 @@ def _files(run: runs.Run) -> set[tuple[str, str]]:
   return {(name, json.dumps(entry, sort_keys=True)) for name, entry in kept}
 
 
-def _write(members: Mapping[str, pathlib.Path], workdir: pathlib.Path, settings: Mapping[str, Any]) -> None:
+def _write(
+  members: Mapping[str, pathlib.Path],
+  workdir: pathlib.Path,
+  settings: Mapping[str, Any],
+  least_weight: float,
+) -> None:
   """Writes the folder of a combination; config.json, which makes it a run's folder, comes last."""
   if (workdir / "config.json").exists():
     return _check_same(members, workdir)
@@ -145,8 +152,12 @@ def _write(members: Mapping[str, pathlib.Path], workdir: pathlib.Path, settings:
   joined = runs.reopen_members(workdir, config, may_refit=False)
   say(f"combine: learning on {len(joined.data.validation):,} texts that {', '.join(members)} held out")
   model = ranking.hybrid_model(joined.trained())
-  weights = zip(members, (model, *model.others))
-  say(f"combine: weights {', '.join(f'{name} {one.weight:.2f}' for name, one in weights)}")
+  if len(members) > 1:
+    weights = {name: one.weight for name, one in zip(members, (model, *model.others))}
+    say(f"combine: weights {', '.join(f'{name} {weight:.2f}' for name, weight in weights.items())}")
+    useful = {name: folder for name, folder in members.items() if weights[name] >= least_weight}
+    if len(useful) < len(members):
+      return _write(useful, workdir, settings, least_weight)
   atomic.write_text(workdir / "config.json", configs.to_json(config))
 
 
