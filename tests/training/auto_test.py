@@ -75,7 +75,7 @@ def test_the_first_steps_and_what_comes_after_a_training_take_of_its_minutes(dat
 
 
 def test_what_does_not_fit_is_left_out_and_joins_with_more_minutes(data, tmp_path, monkeypatch):
-  world = World(monkeypatch, {"rae_xmc": 30, "dexml": 95, "depsl": 25})
+  world = World(monkeypatch, {"rae_xmc": 30, "dexml": 95, "depsl": 20})
   auto.train_and_test(config_of(data), tmp_path / "run")
   assert world.trained == [("rae_xmc", 15), ("depsl", 4)] and world.combined == ["depsl", "rae_xmc"]
   world.now += 1000  # between the commands
