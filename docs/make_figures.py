@@ -36,6 +36,13 @@ _METHODS = {  # of scaling.json: name, colour, line, marker
   "unidec": ("UniDEC", "tab:purple", "--", "s"),
   "depsl": ("DEPSL", "tab:pink", "--", "o"),
 }
+_PEERS = {  # rows of benchmarks/accuracy.py
+  "tfidf_both": ("tf-idf, vote and label texts", "black", "s"),
+  "xr_linear": ("XR-Linear (PECOS)", "tab:green", "D"),
+  "parabel": ("Parabel (Omikuji)", "tab:orange", "^"),
+  "bonsai": ("Bonsai (Omikuji)", "tab:red", "v"),
+  "mnrl": ("MiniLM-L6, MNRL", "tab:purple", "*"),
+}
 _FEW = {"points": 16_000, "labels": 30_000}  # of what the other sweep varies
 _APART = ("open", "walks", "batch", "step", "evaluation")  # units that are no refreshes
 
@@ -128,6 +135,29 @@ def _memory(found: dict) -> float | None:
   return None if "left_out" in found else max(unit["peak_mb"] for unit in found["units"].values())
 
 
+def time_to_quality(path: pathlib.Path) -> None:
+  """Three metrics of LF-DebianTitles against minutes from the data to predictions; `auto` by its minutes."""
+  rows = {
+    file.stem: json.loads(file.read_text())
+    for file in (_DOCS / "results" / "accuracy" / "LF-DebianTitles").glob("*.json")
+  }
+  by_minutes = sorted((name for name in rows if name.startswith("auto_")), key=lambda name: int(name[5:]))
+  figure, panels = pyplot.subplots(1, 3, figsize=(12, 4), layout="constrained")
+  for panel, metric in zip(panels, ("P@1", "PSP@5", "R@100")):
+    point = {}
+    for name, row in rows.items():
+      first = row["seeds"][0]
+      point[name] = (first["fit_seconds"] + first["test_seconds"]) / 60, 100 * first["metrics"][metric]
+    panel.plot(*zip(*(point[name] for name in by_minutes)), "o-", color="tab:blue", label="auto")
+    for name, (label, colour, marker) in _PEERS.items():
+      panel.plot(*point[name], marker, color=colour, label=label)
+    panel.set(xscale="log", xlabel="minutes on two cores", ylabel=f"{metric}, %")
+    panel.grid(alpha=0.3)
+  figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=9)
+  figure.savefig(path, dpi=110)
+
+
 if __name__ == "__main__":
+  time_to_quality(_DOCS / "figures" / "time_to_quality.png")
   convergence(_DOCS / "figures" / "prime_convergence.png")
   scaling(_DOCS / "figures" / "scaling.png")

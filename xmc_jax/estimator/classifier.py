@@ -48,7 +48,7 @@ class XMCClassifier(BaseEstimator):
     method: 'auto', several methods combined; or one of 'dexml', 'dexa', 'ngame', 'prime', 'rae_xmc',
       'unidec', 'depsl', 'ova', 'dpr' or 'ance'.
     encoder: 'bag', 'gru', or a pretrained encoder: a folder, hub id or installed package.
-    minutes: the time that 'auto' may take; None is 10.
+    minutes: the time that 'auto' may take; None is 10, with a pretrained encoder or a GRU 180.
     num_epochs, batch_size, learning_rate: of a method's training, not of 'auto'; None is the method's own.
     max_length: tokens of a text that the encoder reads; None is the method's own.
     scores: what labels are ranked by, as `config.eval.scores`; only 'hybrid' gives probabilities, and 'auto'

@@ -33,7 +33,7 @@ from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.storage import atomic, npy
 
 # Settings that may differ between the command that began a run and the one that continues it.
-_MAY_CHANGE = (
+MAY_CHANGE = (
   *("data.cache_dir", "eval.num_examples", "eval.report_page", "eval.batch_size"),
   *("checkpoint.keep", "checkpoint.grace_seconds", "checkpoint.in_background"),
   *("train.max_skipped_steps", "train.minutes", "mesh.", "runtime.", "plan."),
@@ -85,7 +85,7 @@ def claim(
   stays: tuple[str, ...] = ()
   if begun:
     changed = configs.differences(begun.to_dict(), config.to_dict())
-    changed = [line for line in changed if not line.startswith((*_MAY_CHANGE, *leaving_open))]
+    changed = [line for line in changed if not line.startswith((*MAY_CHANGE, *leaving_open))]
     if not changed:
       return
     if all(line.startswith(fit_to_size.KEYS) for line in changed):

@@ -2,7 +2,7 @@
 
 The rules: the methods of `MEMBERS` in this order, and RAMEN second where the data have a graph of points.
 Each gets as many epochs as fit by the time of its first steps, and at most those of its preset. One that gets
-too few is left out, and at the end one that adds nothing on the held-out rows. docs/methods.md, "In the time
+too few is left out, and at the end one of little weight in the combination. docs/methods.md, "In the time
 you have", has runs; the constants below are not tuned.
 """
 
@@ -11,6 +11,8 @@ import json
 import pathlib
 import shutil
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import ml_collections
 
@@ -25,11 +27,12 @@ from xmc_jax.retrieval import cpu_cores
 from xmc_jax.runs import create
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import atomic, locks, run_folder
+from xmc_jax.storage.run_folder import MAY_CHANGE
 from xmc_jax.training import combine, guide, loop
 from xmc_jax.training.one_run import train_run
 
 MEMBERS = ("rae_xmc", "dexml", "depsl")
-"""Names the experiments that are trained, in this order."""
+"""Names the experiments that are trained, in this order; RAMEN may be added."""
 _WITH_GRAPHS = "ramen"
 # Keys that are the user's own, whatever is trained.
 _GIVEN = (
@@ -37,7 +40,8 @@ _GIVEN = (
   *("mesh.", "runtime.", "checkpoint."),
   *("eval.k", "eval.backend", "eval.metric", "eval.propensity"),
 )
-_OF_THE_TEST = {"eval.num_examples": 0, "eval.report_page": False}  # the combination's; a member has these
+# Only the combination is tested: what a member has in place of the user's values.
+_OF_THE_TEST = {"eval.num_examples": 0, "eval.report_page": False}
 _OF_THE_WHOLE = ("name", "auto.", "plan.", *_OF_THE_TEST)
 _RECORD = "auto.json"
 _TRIAL_STEPS = 5
@@ -72,7 +76,9 @@ def train_and_test(
     raise UserError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER")
   with locks.in_use(workdir, ".auto.lock", _TRAINS):
     prepared, _ = create.prepare(_member(config, MEMBERS[0]))
-    budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes)
+    budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes, _given(config))
+    for name in budget.trained:
+      create.refuse_other_data(prepared, workdir / run_folder.MEMBERS / name)
     say(guide.of_data(prepared))
     names = _names(prepared)
     say(
@@ -82,13 +88,16 @@ def train_and_test(
     for name in names:
       folder = workdir / run_folder.MEMBERS / name
       _train(name, _member(config, name), folder, budget, prepared, owns_process)
-    trained = sorted(name for name, decided in budget.members.items() if decided)
-    if run_folder.combined(workdir) not in ([], trained):  # those of fewer minutes, or that were of use
-      run_folder.forget(workdir, "config.json")
-    folders = [workdir / run_folder.MEMBERS / name for name in trained]
+    used = run_folder.combined(workdir)
+    if budget.combined != budget.trained:
+      run_folder.forget(workdir, "config.json")  # of a combination without what is trained now
+      used = budget.trained
+    folders = [workdir / run_folder.MEMBERS / name for name in used]
     values = checks.flatten(config)
     settings = {key: values[key] for key in _OF_THE_TEST}
-    return combine.combine_and_test(folders, workdir, 1, settings, least_weight=_LEAST_WEIGHT)
+    means = combine.combine_and_test(folders, workdir, 1, settings, least_weight=_LEAST_WEIGHT)
+    budget.finish()
+    return means
 
 
 def check(config: ml_collections.ConfigDict) -> None:
@@ -107,18 +116,28 @@ class _Budget:
   Args:
     path: the file that remembers.
     seconds: the time from the first call on.
+    given: the user's settings.
 
   Attributes:
     members: by name, what was decided: nothing, or `num_epochs` and `minutes`; once it is trained,
       also the seconds of `joining` its sources.
+    combined: names of the members that were trained when the combination was made.
+
+  Raises:
+    ConfigError: an earlier call had other settings.
   """
 
-  def __init__(self, path: pathlib.Path, seconds: float):
+  def __init__(self, path: pathlib.Path, seconds: float, given: Mapping[str, Any]):
     self._path, self._seconds, self._start = path, seconds, time.monotonic()
-    self._earlier, self.members = 0.0, {}
+    self._given, self._earlier, self.members, self.combined = given, 0.0, {}, []
     with contextlib.suppress(FileNotFoundError):
       kept = json.loads(path.read_text(encoding="utf-8"))
-      self._earlier, self.members = kept["spent"], kept["members"]
+      self._earlier, self.members, self.combined = kept["spent"], kept["members"], kept["combined"]
+      if changed := configs.differences(kept["given"], json.loads(json.dumps(given))):
+        raise ConfigError(
+          f"{path.parent} holds a run with other settings ({changed[0]}); give --workdir=ANOTHER_FOLDER, or "
+          "delete this one to start anew"
+        )
 
   @property
   def left(self) -> float:
@@ -128,7 +147,21 @@ class _Budget:
   def decide(self, name: str, **values: float) -> None:
     """Remembers what was decided on a member."""
     self.members[name] = {**self.members.get(name, {}), **values}
-    content = {"spent": self._seconds - self.left, "members": self.members}
+    self._write()
+
+  @property
+  def trained(self) -> list[str]:
+    """Returns the names of the members that are trained, or will be, sorted."""
+    return sorted(name for name, decided in self.members.items() if decided)
+
+  def finish(self) -> None:
+    """Remembers that all of them are combined."""
+    self.combined = self.trained
+    self._write()
+
+  def _write(self) -> None:
+    spent = self._seconds - self.left
+    content = {"given": self._given, "spent": spent, "members": self.members, "combined": self.combined}
     atomic.write_text(self._path, json.dumps(content, indent=2) + "\n")
 
 
@@ -139,9 +172,16 @@ def _names(prepared: data.Dataset) -> list[str]:
   return [first, *[_WITH_GRAPHS] * has_graph, *others]
 
 
+def _given(config: ml_collections.ConfigDict) -> dict[str, Any]:
+  """Returns the user's settings that may not change later."""
+  values = checks.flatten(config).items()
+  return {key: value for key, value in values if key.startswith(_GIVEN) and not key.startswith(MAY_CHANGE)}
+
+
 def _member(config: ml_collections.ConfigDict, name: str) -> ml_collections.ConfigDict:
   """Returns the config of a member: its experiment's for the user's encoder, on the user's data."""
-  given = {key: value for key, value in checks.flatten(config).items() if key.startswith(_GIVEN)}
+  values = checks.flatten(config).items()
+  given = {key: value for key, value in values if key.startswith(_GIVEN) and value != ""}
   given |= {"name": name, **_OF_THE_TEST}
   return configs.changed(experiments.for_encoder(name, config.encoder.name), given)
 
@@ -164,6 +204,8 @@ def _train(
     budget.decide(name, **({"num_epochs": epochs, "minutes": minutes} if fits else {}))
     if not fits:
       say(f"auto: no time for {name}")
+    elif not epochs:
+      say(f"auto: there may be no time for an epoch of {name}; give more auto.minutes, or encoder.name=bag")
   decided = budget.members[name]
   if not decided or "joining" in decided:
     return
@@ -181,8 +223,10 @@ def _reserve(prepared: data.Dataset, budget: _Budget, num_members: int) -> float
   slowness = max(
     [1.0, *(member["joining"] / joining for member in budget.members.values() if "joining" in member)]
   )
-  fits = 1 if num_members == 1 else 2  # the second without what adds nothing
-  return slowness * (10 + joining + num_members * (fits * joining + 5e-3 * tested / cpu_cores.num_cores()))
+  num_fits = 1 if num_members == 1 else 2  # again if members are left out
+  return slowness * (
+    10 + joining + num_members * (num_fits * joining + 5e-3 * tested / cpu_cores.num_cores())
+  )
 
 
 def _epochs_in(seconds: float, config: ml_collections.ConfigDict, folder: pathlib.Path) -> int:

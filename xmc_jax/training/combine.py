@@ -152,10 +152,11 @@ def _write(
   joined = runs.reopen_members(workdir, config, may_refit=False)
   say(f"combine: learning on {len(joined.data.validation):,} texts that {', '.join(members)} held out")
   model = ranking.hybrid_model(joined.trained())
-  if len(members) > 1:
+  if len(members) > 1 and model.num_rows:
     weights = {name: one.weight for name, one in zip(members, (model, *model.others))}
     say(f"combine: weights {', '.join(f'{name} {weight:.2f}' for name, weight in weights.items())}")
-    useful = {name: folder for name, folder in members.items() if weights[name] >= least_weight}
+    least = min(least_weight, max(weights.values()))
+    useful = {name: folder for name, folder in members.items() if weights[name] >= least}
     if len(useful) < len(members):
       return _write(useful, workdir, settings, least_weight)
   atomic.write_text(workdir / "config.json", configs.to_json(config))
