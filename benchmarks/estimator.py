@@ -1,4 +1,4 @@
-"""How well XMCClassifier ranks on the bundled data, beside the command line's default run.
+"""How well XMCClassifier ranks on the bundled data, beside experiments/dexml.py's run.
 
   python -m benchmarks.estimator
 
