@@ -199,6 +199,13 @@ def test_a_mesh_splits_rows_and_the_masks_that_they_meet():
   assert split.flops == whole.flops / 8 and split.peak < whole.peak / 7
 
 
+def test_an_empty_array_is_split_too():
+  """Such as the shortlist of a method without hard negatives."""
+  mesh = sharding.make(2, 4)
+  joined = account_of(lambda x: x.reshape(8, 0).sum(), (0, 4), mesh=mesh, specs=[(("label", "data"),)])
+  assert joined.flops == 0
+
+
 def test_what_a_device_reads_of_others_is_a_copy():
   """16 of 64 rows, of which it has 8 itself, and their sums; by itself the sums, and these as a row."""
   mesh = sharding.make(2, 4)
