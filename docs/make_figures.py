@@ -152,6 +152,7 @@ def time_to_quality(path: pathlib.Path) -> None:
     for name, (label, colour, marker) in _PEERS.items():
       panel.plot(*point[name], marker, color=colour, label=label)
     panel.set(xscale="log", xlabel="minutes on two cores", ylabel=f"{metric}, %")
+    panel.set_xticks((0.1, 1, 10, 60), ("0.1", "1", "10", "60"))
     panel.grid(alpha=0.3)
   figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=9)
   figure.savefig(path, dpi=110)

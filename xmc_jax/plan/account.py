@@ -285,11 +285,10 @@ def _fitting(split: Split, shape: tuple[int, ...], is_reshape: bool = False) -> 
   """
   fitting: dict[int, frozenset[str]] = {}
   for size, axes in split.items():
+    joined = [other for other in shape if other > 1 and size and (other % size == 0 or size % other == 0)]
     if size in shape:
       fitting[size] = axes
-      continue
-    joined = [other for other in shape if other > 1 and size and (other % size == 0 or size % other == 0)]
-    if is_reshape and joined:
+    elif is_reshape and joined:
       fitting[joined[0]] = fitting.get(joined[0], frozenset()) | axes
   return fitting
 
