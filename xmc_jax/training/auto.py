@@ -205,7 +205,7 @@ def _train(
     if not fits:
       say(f"auto: no time for {name}")
     elif not epochs:
-      say(f"auto: there may be no time for an epoch of {name}; give more auto.minutes, or encoder.name=bag")
+      say(f"auto: there may be no time for an epoch of {name}; give more auto.minutes")
   decided = budget.members[name]
   if not decided or "joining" in decided:
     return
