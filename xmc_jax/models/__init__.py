@@ -17,6 +17,7 @@ from xmc_jax.models.hardware import choose_dtype, resolve_dtype
 from xmc_jax.models.heads import Head, mean_pool, normalize
 from xmc_jax.models.loading import load_encoder
 from xmc_jax.models.locate import source_key, tokenizer_file
+from xmc_jax.models.own_vocabulary import starts_from_table, write_table
 from xmc_jax.models.pretrained import copy_description, load_pretrained, modules_of, save_pretrained
 from xmc_jax.models.prototype import PrototypeNetwork
 from xmc_jax.models.sentence_modules import head_settings
@@ -49,6 +50,8 @@ __all__ = [
   "resolve_dtype",
   "save_pretrained",
   "source_key",
+  "starts_from_table",
   "tokenizer_file",
   "with_rounded_kernels",
+  "write_table",
 ]

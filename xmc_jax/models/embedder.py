@@ -22,7 +22,7 @@ from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.gru import Gru, GruSpec
 from xmc_jax.models.heads import Head, pool
 from xmc_jax.models.layers import ROUNDED
-from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained
+from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained, token_table
 from xmc_jax.models.sentence_modules import POOLINGS, head_settings, save_sentence_modules
 from xmc_jax.types import PyTree
 
@@ -110,7 +110,7 @@ def _read(settings, name):
   loaded = load_pretrained(name, num_layers=settings.num_layers)
   if settings.name not in _OF_A_TABLE:
     return loaded
-  table = loaded.params.get("embeddings/word", loaded.params.get("word"))
+  table = token_table(loaded.params)
   projection = loaded.projection if settings.name == "bag" else None
   return loaded._replace(params={"word": table}, projection=projection)
 

@@ -70,6 +70,11 @@ def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> 
   )
 
 
+def token_table(params: dict[str, np.ndarray]) -> np.ndarray:
+  """Returns the token embeddings `[V, D]` in the parameters of a `Pretrained`, of a transformer or a bag."""
+  return params["embeddings/word" if "embeddings/word" in params else "word"]
+
+
 def describe(name: str, *, num_layers: int = 0, pretrained: bool = True) -> Pretrained:
   """Reads an encoder without weights; if not `pretrained`, takes built-in sizes if the name is not here."""
   spec = None if pretrained or locate.locate_here(name) else known_spec(name)

@@ -11,7 +11,7 @@ from xmc_jax.data import Dataset
 from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.errors import ConfigError
-from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec
+from xmc_jax.models import KNOWN, BagSpec, EncoderSpec, GruSpec, known_spec, starts_from_table
 from xmc_jax.models.locate import locate_here
 from xmc_jax.models.pretrained import describe
 
@@ -135,8 +135,9 @@ def _encoder(settings: ml_collections.ConfigDict) -> tuple[EncoderSpec | BagSpec
   vocab_size, columns, beside = _VOCABULARY, settings.width, f"of {_VOCABULARY:,} tokens (assumed)"
   if settings.init_table:
     table = _described("encoder.init_table", settings.init_table)
-    vocab_size, columns = table.vocab_size, getattr(table, "embedding_width", table.width)
-    beside = f"with the table of {settings.init_table}"
+    columns = getattr(table, "embedding_width", table.width)
+    if not starts_from_table(settings):
+      vocab_size, beside = table.vocab_size, f"with the table of {settings.init_table}"
   if settings.name == "bag":
     return BagSpec(vocab_size, columns), f"a bag {beside}"
   return GruSpec(vocab_size, columns, settings.width), f"a GRU {beside}"

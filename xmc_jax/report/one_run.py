@@ -110,7 +110,8 @@ def _of_run(run: Run, scores: str) -> dict[str, Any]:
   config = run.config
   recorded = training_records.curves(run.workdir)
   usual = descriptions.settings(methods.default_config(config.method.name))
-  settings = descriptions.settings(config)
+  # As it was given: the opened run's names the encoder's copy in the folder.
+  settings = descriptions.settings(methods.read_config(run.workdir / "config.json"))
   changed = {key: value for key, value in settings.items() if usual.get(key) != value}
   return {
     "title": f"{config.name}: test report",

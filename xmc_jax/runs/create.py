@@ -52,8 +52,12 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, writer: Met
       run_folder.claim(config, methods.read_config(path), workdir)
     data.link_into(prepared.folder, workdir / "data")
     described = config.encoder[models.source_key(config.encoder)]
-    if described:
+    if models.starts_from_table(config.encoder):
+      models.write_table(described, prepared.tokenizer(), workdir / "encoder")
+    elif described:
       models.copy_description(described, workdir / "encoder")
+  if models.starts_from_table(config.encoder):
+    config.encoder.init_table = str(workdir / "encoder")
   dataset = data.load_prepared(workdir / "data")
   with runtime.main_process_first("chunks"):
     chosen = run_folder.chunks(workdir, lambda: chunks.choose_here(config, dataset))
@@ -69,12 +73,18 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, writer: Met
   return run
 
 
-def refuse_other_data(prepared: data.Dataset, workdir: pathlib.Path) -> None:
-  """Raises ConfigError if the folder holds a run that was trained on other data."""
+def refuse_other_data(
+  prepared: data.Dataset, workdir: pathlib.Path, may_differ: tuple[str, ...] = ()
+) -> None:
+  """Raises ConfigError if the folder holds a run on other data.
+
+  Files whose names have a part in `may_differ` are not compared.
+  """
   if not run_folder.has_checkpoints(workdir) or not (workdir / "data").is_dir():
     return
   files, known = (data.read_manifest(folder)["files"] for folder in (prepared.folder, workdir / "data"))
-  if changed := [name for name in files.keys() | known.keys() if files.get(name) != known.get(name)]:
+  names = [name for name in files.keys() | known.keys() if not any(part in name for part in may_differ)]
+  if changed := [name for name in names if files.get(name) != known.get(name)]:
     raise other_data(workdir, min(changed))
 
 

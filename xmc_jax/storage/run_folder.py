@@ -4,7 +4,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
 
   config.json     the resolved config; chunks.json: chunk sizes that it leaves open
   data/           the prepared data, hard-linked from the cache
-  encoder/        the encoder's description (no weights)
+  encoder/        the encoder's description (no weights), or the first table of a vocabulary of its own
   graphs/         edges of metadata graphs with those of random walks, if the method learns from them
   vectors.npy     training points under a frozen encoder, if the method has one
   checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record

@@ -1,6 +1,8 @@
 """Trains several methods one after another while time is left, and combines them (`config.auto.minutes`).
 
 The rules: the methods of `MEMBERS` in this order, and RAMEN second where the data have a graph of points.
+Where labels have few points, DEPSL is first. The more the members' words differ, the better they combine: so
+DEXML has a vocabulary of the user's texts, and where many texts are long, it alone reads their beginnings.
 Each gets as many epochs as fit by the time of its first steps, and at most those of its preset. One that gets
 too few is left out, and at the end one of little weight in the combination. docs/methods.md, "In the time
 you have", has runs; the constants below are not tuned.
@@ -17,10 +19,11 @@ from typing import Any
 import ml_collections
 
 from xmc_jax import config as configs
-from xmc_jax import data, experiments, methods
+from xmc_jax import data, experiments, methods, models
 from xmc_jax.config import checks
 from xmc_jax.console import quiet, say
 from xmc_jax.data.dataset import QUERY
+from xmc_jax.data.prepared import is_prepared
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.retrieval import cpu_cores
@@ -34,6 +37,11 @@ from xmc_jax.training.one_run import train_run
 MEMBERS = ("rae_xmc", "dexml", "depsl")
 """Names the experiments that are trained, in this order; RAMEN may be added."""
 _WITH_GRAPHS = "ramen"
+_FEW_POINTS = 2.5  # on average a label; with fewer, the last of MEMBERS is first
+_OWN_WORDS = "dexml"  # has a vocabulary of the user's texts, where the encoder is a table
+_MANY_CUT = 0.25  # share of texts longer than the usual max_length, from which on the others read more
+_LONG = 128  # tokens that they read then
+_OF_WORDS = ("tokens", "tokenizer")  # in names of prepared files in which members may differ
 # Keys that are the user's own, whatever is trained.
 _GIVEN = (
   *("encoder.name", "encoder.init_table", "data.", "train.seed", "train.refit"),
@@ -78,16 +86,18 @@ def train_and_test(
     prepared, _ = create.prepare(_member(config, MEMBERS[0]))
     budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes, _given(config))
     for name in budget.trained:
-      create.refuse_other_data(prepared, workdir / run_folder.MEMBERS / name)
+      create.refuse_other_data(prepared, workdir / run_folder.MEMBERS / name, _OF_WORDS)
     say(guide.of_data(prepared))
     names = _names(prepared)
+    max_length = _max_length(_member(config, MEMBERS[0]), prepared)
     say(
       f"auto: {config.auto.minutes:g} minutes on {cpu_cores.num_cores()} cores: {', '.join(names)}, as far "
       "as time is left; then combined"
     )
     for name in names:
       folder = workdir / run_folder.MEMBERS / name
-      _train(name, _member(config, name), folder, budget, prepared, owns_process)
+      member = _member(config, name, max_length)
+      _train(name, member, folder, budget, prepared, owns_process)
     used = run_folder.combined(workdir)
     if budget.combined != budget.trained:
       run_folder.forget(workdir, "config.json")  # of a combination without what is trained now
@@ -166,10 +176,37 @@ class _Budget:
 
 
 def _names(prepared: data.Dataset) -> list[str]:
-  """Returns what may be trained, in this order: RAMEN second where there is a graph of points."""
+  """Returns what may be trained, in this order."""
   first, *others = MEMBERS
+  if prepared.train.truth.nnz < _FEW_POINTS * prepared.num_labels:
+    first, *others = others[-1], first, *others[:-1]
   has_graph = any(QUERY in kinds for kinds in prepared.graph_kinds.values())
   return [first, *[_WITH_GRAPHS] * has_graph, *others]
+
+
+def _max_length(member: ml_collections.ConfigDict, prepared: data.Dataset) -> int:
+  """Returns the `data.max_length` of members without a vocabulary of their own; says if it is not the usual.
+
+  Args:
+    member: the first one's config.
+    prepared: cut at its `data.max_length`.
+  """
+  given, counts = member.data.max_length, prepared.manifest["counts"]["train"]
+  usual = methods.default_config().data.max_length
+  cut = counts["cut"] / max(counts["texts"], 1)
+  if given != usual or cut < _MANY_CUT or not _chooses_words(member):
+    return given
+  say(
+    f"auto: {cut:.0%} of the texts have more than {given} tokens; {_OWN_WORDS} reads {given}, the others "
+    f"{_LONG}"
+  )
+  return _LONG
+
+
+def _chooses_words(member: ml_collections.ConfigDict) -> bool:
+  """Returns whether a member's encoder is a table, which any vocabulary can have, and its texts are texts."""
+  of_a_table = models.source_key(member.encoder) == "init_table" and bool(member.encoder.init_table)
+  return of_a_table and not is_prepared(pathlib.Path(member.data.path))
 
 
 def _given(config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -178,12 +215,24 @@ def _given(config: ml_collections.ConfigDict) -> dict[str, Any]:
   return {key: value for key, value in values if key.startswith(_GIVEN) and not key.startswith(MAY_CHANGE)}
 
 
-def _member(config: ml_collections.ConfigDict, name: str) -> ml_collections.ConfigDict:
-  """Returns the config of a member: its experiment's for the user's encoder, on the user's data."""
+def _member(
+  config: ml_collections.ConfigDict, name: str, max_length: int | None = None
+) -> ml_collections.ConfigDict:
+  """Returns the config of a member: its experiment's for the user's encoder, on the user's data.
+
+  Args:
+    config, name: of the whole, and of the member.
+    max_length: of members without a vocabulary of their own; None is the user's.
+  """
   values = checks.flatten(config).items()
   given = {key: value for key, value in values if key.startswith(_GIVEN) and value != ""}
-  given |= {"name": name, **_OF_THE_TEST}
-  return configs.changed(experiments.for_encoder(name, config.encoder.name), given)
+  member = configs.changed(experiments.for_encoder(name, config.encoder.name), given)
+  words: dict[str, Any] = {}
+  if name == _OWN_WORDS and _chooses_words(member):
+    words["encoder.tokenizer"] = "train"
+  elif max_length:
+    words["data.max_length"] = max_length
+  return configs.changed(member, {"name": name, **_OF_THE_TEST, **words})
 
 
 def _train(
