@@ -276,7 +276,7 @@ def test_auto_pooling_is_planned_as_the_folder_says(tmp_path):
 
 @pytest.mark.parametrize("tokenizer, rows", [("", 600), ("train", 30_522)])
 def test_a_vocabulary_of_its_own_has_its_own_number_of_rows(tmp_path, tokenizer, rows):
-  table = {"encoder.name": "bag", "encoder.init_table": str(tiny_runs.tiny_bert(tmp_path))}
+  table = {"encoder.init_table": str(tiny_runs.tiny_bert(tmp_path)), "encoder.pretrained": True}
   config = make_config(**table, **{"encoder.tokenizer": tokenizer})
   spec = plans.sizes_of(config).encoder
   assert (spec.width, spec.vocab_size) == (16, rows)

@@ -64,7 +64,7 @@ def train_and_test(
 ) -> dict[str, float]:
   """Runs `--mode=train` of a config with `auto.minutes`; the same call goes on from where it was stopped.
 
-  The time to read and prepare the data is not counted.
+  The time to read the data, and to prepare them for the first member, is not counted.
 
   Args:
     config: checked already.
