@@ -5,8 +5,10 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from tests import tiny_runs
-from xmc_jax.errors import UserError
+from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.estimator import files
 from xmc_jax.models import own_vocabulary
+from xmc_jax.runs import create
 from xmc_jax.runs import run as runs
 
 
@@ -77,6 +79,22 @@ def test_a_folder_that_lacks_a_file_is_written_anew(tmp_path, theirs, missing):
   np.testing.assert_array_equal(own_vocabulary.load_pretrained(str(folder)).params["word"], rows)
   assert rows.shape == (4, 16)
   own_vocabulary.write_table("of no use, as the table is there", own, folder)
+
+
+def test_other_words_are_no_other_data_where_they_may_differ(data, tmp_path, theirs):
+  own = tiny_runs.open_run(data, tmp_path / "own", **{"encoder.init_table": str(theirs)})
+  (tmp_path / "own" / "checkpoints" / "1").mkdir(parents=True)
+  other = tiny_runs.open_run(data, tmp_path / "other", **{"data.max_length": 8}).dataset
+  create.refuse_other_data(own.dataset, tmp_path / "own")
+  create.refuse_other_data(other, tmp_path / "own", ("tokens", "tokenizer"))
+  with pytest.raises(ConfigError, match="holds a run on other data"):
+    create.refuse_other_data(other, tmp_path / "own")
+
+
+def test_a_pickle_leaves_the_first_table_out(data, tmp_path, theirs):
+  tiny_runs.open_run(data, tmp_path / "run", **{"encoder.init_table": str(theirs)})
+  needed = {path.name for path in files._needed(tmp_path / "run") if path.parent.name == "encoder"}
+  assert needed == {"config.json"}
 
 
 def test_a_table_without_a_tokenizer_is_refused_in_one_line(data, tmp_path, theirs):

@@ -72,5 +72,5 @@ def _needed(run: pathlib.Path) -> set[pathlib.Path]:
   roots.append(run / run_folder.REFIT / run_folder.MEMORY)
   members = (run / run_folder.MEMBERS / name for name in run_folder.combined(run))
   own = {path for root in roots for path in (root, *root.rglob("*")) if path.is_file()}
-  own.discard(run / "encoder" / "model.safetensors")  # of before the training
+  own.discard(run / "encoder" / "model.safetensors")  # the first table: training made a better one
   return own.union(*map(_needed, members))

@@ -5,7 +5,7 @@ Where labels have few points, DEPSL is first. The more the members' words differ
 DEXML has a vocabulary of the user's texts, and where many texts are long, it alone reads their beginnings.
 Each gets as many epochs as fit by the time of its first steps, and at most those of its preset. One that gets
 too few is left out, and at the end one of little weight in the combination. docs/methods.md, "In the time
-you have", has runs; the constants below are not tuned.
+you have", has runs. The constants below are set by hand.
 """
 
 import contextlib
@@ -83,13 +83,14 @@ def train_and_test(
   if (workdir / "config.json").exists() and not (workdir / _RECORD).exists():
     raise UserError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER")
   with locks.in_use(workdir, ".auto.lock", _TRAINS):
-    prepared, _ = create.prepare(_member(config, MEMBERS[0]))
+    usual = _member(config, MEMBERS[0])
+    prepared, _ = create.prepare(usual)
     budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes, _given(config))
     for name in budget.trained:
       create.refuse_other_data(prepared, workdir / run_folder.MEMBERS / name, _OF_WORDS)
     say(guide.of_data(prepared))
     names = _names(prepared)
-    max_length = _max_length(_member(config, MEMBERS[0]), prepared)
+    max_length = _max_length(usual, prepared)
     say(
       f"auto: {config.auto.minutes:g} minutes on {cpu_cores.num_cores()} cores: {', '.join(names)}, as far "
       "as time is left; then combined"
@@ -204,9 +205,9 @@ def _max_length(member: ml_collections.ConfigDict, prepared: data.Dataset) -> in
 
 
 def _chooses_words(member: ml_collections.ConfigDict) -> bool:
-  """Returns whether a member's encoder is a table, which any vocabulary can have, and its texts are texts."""
+  """Returns whether a member's encoder is a table, which fits any vocabulary, and its data are not tokens."""
   of_a_table = models.source_key(member.encoder) == "init_table" and bool(member.encoder.init_table)
-  return of_a_table and not is_prepared(pathlib.Path(member.data.path))
+  return of_a_table and not is_prepared(pathlib.Path(member.data.path).expanduser())
 
 
 def _given(config: ml_collections.ConfigDict) -> dict[str, Any]:
