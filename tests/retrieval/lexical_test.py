@@ -3,7 +3,8 @@
 import collections
 import itertools
 import math
-import re
+import unicodedata
+from collections.abc import Callable
 
 import hypothesis
 import numpy as np
@@ -32,36 +33,58 @@ SOME_TEXTS = st.lists(st.text(_ALPHABET, max_size=12), min_size=1, max_size=6)
 
 
 def words_of(text: str) -> list[str]:
+  text = unicodedata.normalize("NFKC", text).casefold()
+  in_words = [char.isalnum() or char == "_" or unicodedata.category(char)[0] == "M" for char in text]
+  return "".join(char if inside else " " for char, inside in zip(text, in_words)).split()
+
+
+def with_pairs(text: str) -> list[str]:
   """Words, and pairs of words that follow each other."""
-  words = re.findall(r"\w+", text.lower())
+  words = words_of(text)
   return words + [f"{one} {other}" for one, other in itertools.pairwise(words)]
 
 
-def dense(made_of: list[str], texts: list[str], words: list[str]) -> np.ndarray:
-  """`[n, V]` float64 unit vectors; `words` are the columns."""
-  known = collections.Counter(word for text in made_of for word in set(words_of(text)))
-  idf = {word: 1 + math.log((1 + len(made_of)) / (1 + known[word])) for word in words}
-  counts = [collections.Counter(words_of(text)) for text in texts]
-  counts = np.array([[count[word] for word in words] for count in counts]).reshape(len(texts), len(words))
-  out = np.where(counts, 1 + np.log(np.maximum(counts, 1)), 0) * [idf[word] for word in words]
-  lengths = np.linalg.norm(out, axis=1, keepdims=True)
-  return out / np.where(lengths > 0, lengths, 1)
+def ngrams(text: str) -> list[str]:
+  """4 characters of a word between spaces; 1 and 2 where a script has no spaces."""
+  words = words_of(text)
+  found = [f" {word} "[start : start + 4] for word in words for start in range(len(word) - 1)]
+  unspaced = lambda part: all(
+    unicodedata.name(char, "").startswith(("CJK", "HIRAGANA", "THAI")) for char in part
+  )
+  short = [word[start : start + n] for word in words for n in (1, 2) for start in range(len(word) - n + 1)]
+  return found + [part for part in short if unspaced(part)]
 
 
-def vocabulary(*texts: str) -> list[str]:
-  return sorted({word for text in texts for word in words_of(text)})
+def dense(made_of: list[str], texts: list[str]) -> np.ndarray:
+  """`[n, n']` float64 unit vectors of `texts`; all texts that a test compares share columns."""
+  halves = [unit_tf_idf(made_of, texts, parts_of) for parts_of in (with_pairs, ngrams)]
+  return unit(np.concatenate(halves, axis=1))
+
+
+def unit_tf_idf(made_of: list[str], texts: list[str], parts_of: Callable[[str], list[str]]) -> np.ndarray:
+  known = collections.Counter(part for text in made_of for part in set(parts_of(text)))
+  columns = sorted({part for text in (*made_of, *texts, *TEXTS) for part in parts_of(text)})
+  idf = {part: 1 + math.log((1 + len(made_of)) / (1 + known[part])) for part in columns}
+  counts = [collections.Counter(parts_of(text)) for text in texts]
+  counts = np.array([[count[part] for part in columns] for count in counts]).reshape(len(texts), len(columns))
+  return unit(np.where(counts, 1 + np.log(np.maximum(counts, 1)), 0) * [idf[part] for part in columns])
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+  lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+  return rows / np.where(lengths > 0, lengths, 1)
 
 
 def assert_as_counted(made_of: list[str], texts: list[str]):
   found = Lexicon(made_of).vectors(texts)
   assert found.dtype == np.float32 and found.shape[0] == len(texts)
-  expected = dense(made_of, texts, vocabulary(*made_of, *texts))
+  expected = dense(made_of, texts)
   np.testing.assert_allclose((found @ found.T).toarray(), expected @ expected.T, atol=1e-5)
   has_words = [bool(words_of(text)) for text in texts]
   np.testing.assert_allclose(scipy.sparse.linalg.norm(found, axis=1), has_words, atol=1e-6)
 
 
-def test_vectors_are_tf_idf_of_words_and_pairs():
+def test_vectors_are_tf_idf_of_words_pairs_and_ngrams():
   assert_as_counted(TEXTS, TEXTS)
   assert_as_counted(TEXTS[:4], ["window unheard of", *TEXTS])  # words that no text had
   assert_as_counted([""], TEXTS)
@@ -79,6 +102,50 @@ def test_weights_worked_by_hand():
   assert cosine == pytest.approx(doubled / math.hypot(doubled, pair), abs=1e-6)
 
 
+@pytest.mark.parametrize(
+  ("text", "same"),
+  [
+    ("Stra\u00dfe", "STRASSE"),
+    ("\u0130stanbul", "ISTANBUL"),
+    ("\u0131l\u0131k", "ILIK"),  # Turkish, in small and in capital letters
+    ("e\u0301t\u00e9", "\u00c9TE\u0301"),  # composed and decomposed
+    ("\ufb01n", "fin"),
+    ("\uff21\uff11", "a1"),
+    ("7-bit, 3.14", "7 bit 3 14"),
+    ("std::vector<int>", "std vector int"),
+    ("snake_case", "Snake_Case"),
+    ("\u0939\u093f\u0928\u094d\u0926\u0940 x", "\u0939\u093f\u0928\u094d\u0926\u0940-x"),  # vowels are marks
+  ],
+)
+def test_texts_of_the_same_words_have_the_same_vector(text, same):
+  lexicon = Lexicon([text, "other"])
+  assert (lexicon.vectors([text]) != lexicon.vectors([same])).nnz == 0
+  assert lexicon.vectors([text]).nnz
+
+
+@pytest.mark.parametrize(
+  ("query", "related", "unrelated"),
+  [
+    ("kirjastoissa", "kirjastot", "kissat"),  # Finnish: in libraries, libraries, cats
+    ("kirjastonhoitaja", "hoitajat", "kirkot"),  # librarian: carers, churches
+    ("CreateFileW", "create file", "delete key"),
+    ("\u65e5\u672c\u8a9e\u306e\u672c", "\u65e5\u672c", "\u732b"),  # a book in Japanese: Japan, cat
+  ],
+)
+def test_parts_of_words_find_texts_that_share_no_word(query, related, unrelated):
+  assert not set(with_pairs(query)) & set(with_pairs(related))
+  table = TextTable(Lexicon([query, related, unrelated]).vectors([unrelated, related]))
+  ids, _ = table.nearest(Lexicon([query, related, unrelated]).vectors([query]), 1)
+  assert ids.tolist() == [[1]]
+
+
+def test_ngrams_are_those_of_the_beginning_of_a_text():
+  texts = [f"{'seen ' * count}kirjastoissa" for count in (199, 200)]  # from characters 995 and 1,000
+  table = TextTable(Lexicon([*texts, "kirjastot"]).vectors(texts))
+  cosines = table.cosines(Lexicon([*texts, "kirjastot"]).vectors(["kirjastot"])).toarray()[0]
+  assert cosines[0] > 0 and cosines[1] == 0
+
+
 @hypothesis.given(SOME_TEXTS, SOME_TEXTS)
 def test_any_texts(made_of, texts):
   assert_as_counted(made_of, texts)
@@ -93,7 +160,7 @@ def test_no_texts_at_all():
 
 def test_neither_order_nor_parts_of_the_texts_matter(monkeypatch):
   whole = Lexicon(TEXTS).vectors(TEXTS)
-  monkeypatch.setattr(lexical, "_TEXTS", 3)
+  monkeypatch.setattr(lexical, "_CHARACTERS", 30)
   turned = Lexicon(iter(TEXTS[::-1])).vectors(TEXTS[::-1])
   assert (turned[::-1] != whole).nnz == 0
 
@@ -121,8 +188,8 @@ def test_nearest_texts_are_those_of_the_largest_cosines(k):
   queries = ["window", "für X11 manager window", "äpfel", "", "unheard"]
   lexicon = Lexicon(TEXTS)
   table = TextTable(lexicon.vectors(TEXTS))
-  words = vocabulary(*TEXTS, *queries)
-  expected = dense(TEXTS, queries, words) @ dense(TEXTS, TEXTS, words).T
+  both = dense(TEXTS, [*queries, *TEXTS])
+  expected = both[: len(queries)] @ both[len(queries) :].T
   cosines = table.cosines(lexicon.vectors(queries))
   np.testing.assert_allclose(cosines.toarray(), expected, atol=1e-6)
   some = np.random.default_rng(0).integers(0, len(TEXTS), (len(queries), 3))
@@ -140,13 +207,14 @@ def test_a_word_of_very_many_texts_finds_none(monkeypatch):
   monkeypatch.setattr(lexical, "_MOST_TEXTS", 3)
   texts = ["the cat", "the dog", "the cow", "the end", "dog", "cat cow"]
   queries = ["the dog", "the", "cow the cat"]
-  lexicon, words = Lexicon(texts), vocabulary(*texts, *queries)
-  vectors = dense(texts, texts, words)
+  lexicon = Lexicon(texts)
+  both = dense(texts, [*queries, *texts])
+  queried, vectors = both[: len(queries)], both[len(queries) :]
   rare = (vectors > 0).sum(axis=0) <= 3
-  assert not rare[words.index("the")] and rare.sum() == len(words) - 1
+  assert rare.sum() == rare.size - 3  # "the", " the" and "the "
   table = TextTable(lexicon.vectors(texts))
   found = table.cosines(lexicon.vectors(queries))
-  np.testing.assert_allclose(found.toarray(), dense(texts, queries, words) * rare @ vectors.T, atol=1e-6)
+  np.testing.assert_allclose(found.toarray(), queried * rare @ vectors.T, atol=1e-6)
   assert found[[1]].nnz == 0
   every = np.tile(np.arange(len(texts)), (3, 1))
   np.testing.assert_allclose(table.cosines_of(lexicon.vectors(queries), every), found.toarray(), atol=1e-6)

@@ -27,7 +27,7 @@ _WEIGHT_TRUST = 100.0  # strength of the prior around equal weights of several e
 _CALIBRATION_TRUST = 10.0  # strength of the prior around probabilities as they are
 _UNCHANGED = (1.0, 1.0, 0.0)
 _LIMITS = np.finfo(np.float32).tiny, np.nextafter(np.float32(1), np.float32(0))  # no label is certain
-_FORMAT, _VERSION = "xmc_jax hybrid", 3
+_FORMAT, _VERSION = "xmc_jax hybrid", 4
 _FOLDS = 3
 _TREES = {
   "objective": "binary",

@@ -1,7 +1,9 @@
-"""Compares texts by their words: tf-idf vectors, and the nearest texts of a table by cosine."""
+"""Compares texts by words and parts of words: tf-idf vectors, and the nearest texts of a table by cosine."""
 
 import functools
 import itertools
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -9,45 +11,104 @@ import scipy.sparse as sp
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.preprocessing import normalize
 
-_NUM_WORDS = 1 << 21  # hashed columns for words and word pairs: no vocabulary has to be kept
-_TEXTS = 50_000  # texts that are vectorised at a time
+_COLUMN_BITS = 21
+_NUM_COLUMNS = (
+  1 << _COLUMN_BITS
+)  # hashed columns of words, and as many of n-grams: no vocabulary has to be kept
+_CHARACTERS = 2_000_000  # of texts that are vectorised at a time
 _MOST_TEXTS = 20_000  # words that occur in more texts than this are not searched for
+_NGRAM = 4
+_WITH_NGRAMS = 1_000  # characters of a text, at its beginning, that have n-grams: a page has too many
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ / golden ratio (Knuth, 1998, 6.4)
+# Where scripts without spaces begin and end: Thai and Lao, Burmese, Khmer, Kana, Han.
+_UNSPACED = (0x0E00, 0x0F00, 0x1000, 0x10A0, 0x1780, 0x1800, 0x3040, 0x3100, 0x3400, 0xA000)
+_UNSPACED += (0xF900, 0xFB00, 0x20000, 0x32400)
+_TURKISH = {0x0131: "i", 0x0307: None}  # the i without a dot, and the dot that is left of İ in small letters
 
 
 class Lexicon:
-  """Turns texts into unit tf-idf vectors of words and word pairs.
+  """Turns texts into unit tf-idf vectors of words and word pairs, and of n-grams of characters within words.
 
-  A word's weight is (1 + ln count) · (1 + ln((1 + n) / (1 + d))), where d of the n given texts have the word
-  (Salton and Buckley, 1988). Queries do not change n and d.
+  N-grams find inflected words and parts of compounds. They have 4 characters, with a space at either end of a
+  word; in scripts without spaces, 1 and 2 characters, too. Those of a text's first 1,000 characters count.
+  The weight of a word or an n-gram is (1 + ln count) · (1 + ln((1 + n) / (1 + d))), where d of the n given
+  texts have it (Salton and Buckley, 1988). Words and n-grams have half of a vector each. Queries do not
+  change n and d.
 
   Args:
     texts: training queries and labels.
   """
 
   def __init__(self, texts: Iterable[str]):
-    self._hashed = HashingVectorizer(
-      n_features=_NUM_WORDS,
+    self._words = HashingVectorizer(
+      n_features=_NUM_COLUMNS,
       alternate_sign=False,
       norm=None,
+      lowercase=False,
       ngram_range=(1, 2),
-      token_pattern=r"(?u)\b\w+\b",
+      token_pattern="[^ ]+",
       dtype=np.float32,
     )
-    num_texts, with_word = 0, np.zeros(_NUM_WORDS, np.int64)
+    num_texts, with_it = 0, np.zeros((2, _NUM_COLUMNS), np.int64)
     for part in _parts(texts):
-      with_word += np.bincount(self._hashed.transform(part).indices, minlength=_NUM_WORDS)
+      for total, counts in zip(with_it, self._counts(part)):
+        total += np.bincount(counts.indices, minlength=_NUM_COLUMNS)
       num_texts += len(part)
-    self._idf = (1 + np.log((1 + num_texts) / (1 + with_word))).astype(np.float32)
+    self._idf = (1 + np.log((1 + num_texts) / (1 + with_it))).astype(np.float32)
 
   def vectors(self, texts: Sequence[str]) -> sp.csr_matrix:
     """Returns CSR `[n, V]` float32 unit vectors; a text without a word is a row of zeros."""
-    parts = [sp.csr_matrix((0, _NUM_WORDS), dtype=np.float32)]
-    parts += [self._weighted(self._hashed.transform(part)) for part in _parts(texts)]
+    parts = [sp.csr_matrix((0, 2 * _NUM_COLUMNS), dtype=np.float32)]
+    parts += [self._weighted(self._counts(part)) for part in _parts(texts)]
     return sp.vstack(parts, "csr")
 
-  def _weighted(self, counts: sp.csr_matrix) -> sp.csr_matrix:
-    counts.data = (1 + np.log(counts.data)) * self._idf[counts.indices]
-    return normalize(counts, copy=False)
+  def _counts(self, texts: Sequence[str]) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+    plain = [words_of(text) for text in texts]
+    return self._words.transform(plain), _ngram_counts(plain)
+
+  def _weighted(self, each: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
+    for counts, idf in zip(each, self._idf):
+      counts.data = (1 + np.log(counts.data)) * idf[counts.indices]
+      normalize(counts, copy=False)
+    return normalize(sp.hstack(each, "csr"), copy=False)
+
+
+def words_of(text: str) -> str:
+  """Returns the words of a text with a space between: composed (NFKC), and without differences of case."""
+  plain = unicodedata.normalize("NFKC", text).casefold().translate(_TURKISH)
+  return " ".join(_word().findall(plain))
+
+
+@functools.cache
+def _word() -> re.Pattern:
+  """Returns the pattern of a word: letters, digits, underscores, and marks, as some scripts write vowels."""
+  marks = "".join(chr(code) for code in range(0x20000) if unicodedata.category(chr(code))[0] == "M")
+  return re.compile(rf"[\w{marks}]+")
+
+
+def _ngram_counts(texts: Sequence[str]) -> sp.csr_matrix:
+  """Counts the n-grams of characters of texts as `words_of` returns them; CSR `[n, V]` float32."""
+  spaced = [f" {text[:_WITH_NGRAMS]} " for text in texts]
+  codes = np.frombuffer("".join(spaced).encode("utf-32-le"), np.uint32)
+  row = np.repeat(np.arange(len(texts)), [len(text) for text in spaced])
+  inside_word = codes != ord(" ")
+  unspaced = np.searchsorted(_UNSPACED, codes, side="right") % 2 == 1
+  rows, columns = [], []
+  for size, allowed, where in (
+    (_NGRAM, inside_word, range(1, _NGRAM - 1)),  # only the first and the last may be a space
+    (2, unspaced, range(2)),
+    (1, unspaced, range(1)),
+  ):
+    count = max(len(codes) - size + 1, 0)
+    starts = np.flatnonzero(np.logical_and.reduce([allowed[place : place + count] for place in where]))
+    hashed = np.full(len(starts), size, np.uint64)
+    for place in range(size):
+      hashed = (hashed + codes[starts + place]) * _MULTIPLIER
+    rows.append(row[starts])
+    columns.append((hashed >> np.uint64(64 - _COLUMN_BITS)).astype(np.int64))
+  entries = np.concatenate(rows), np.concatenate(columns)
+  ones = np.ones(len(entries[0]), np.float32)
+  return sp.coo_matrix((ones, entries), (len(texts), _NUM_COLUMNS)).tocsr()
 
 
 class TextTable:
@@ -157,6 +218,12 @@ def largest(scores: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
-  texts = iter(texts)
-  while part := list(itertools.islice(texts, _TEXTS)):
+  part, size = [], 0
+  for text in texts:
+    part.append(text)
+    size += len(text)
+    if size > _CHARACTERS:
+      yield part
+      part, size = [], 0
+  if part:
     yield part
