@@ -55,10 +55,17 @@ def ngrams(text: str) -> list[str]:
   return found + [part for part in short if unspaced(part)]
 
 
+def share_of_ngrams(texts: list[str]) -> float:
+  counts = collections.Counter(word for text in texts for word in words_of(text))
+  unknown = sum(count == 1 for count in counts.values()) / counts.total() if counts else 1
+  return 0 if 3 * unknown < 0.1 else min(3 * unknown, 0.5)
+
+
 def dense(made_of: list[str], texts: list[str]) -> np.ndarray:
-  """`[n, n']` float64 unit vectors of `texts`; all texts that a test compares share columns."""
-  halves = [unit_tf_idf(made_of, texts, parts_of) for parts_of in (with_pairs, ngrams)]
-  return unit(np.concatenate(halves, axis=1))
+  """`[n, V]` float64 unit vectors of `texts`."""
+  share = share_of_ngrams(made_of)
+  words, parts = (unit_tf_idf(made_of, texts, parts_of) for parts_of in (with_pairs, ngrams))
+  return unit(np.concatenate([words * math.sqrt(1 - share), parts * math.sqrt(share)], axis=1))
 
 
 def unit_tf_idf(made_of: list[str], texts: list[str], parts_of: Callable[[str], list[str]]) -> np.ndarray:
@@ -137,6 +144,13 @@ def test_parts_of_words_find_texts_that_share_no_word(query, related, unrelated)
   table = TextTable(Lexicon([query, related, unrelated]).vectors([unrelated, related]))
   ids, _ = table.nearest(Lexicon([query, related, unrelated]).vectors([query]), 1)
   assert ids.tolist() == [[1]]
+
+
+@pytest.mark.parametrize(("once", "twice", "share"), [(1, 2, 0.5), (1, 10, 1 / 7), (1, 20, 0.0), (0, 0, 0.5)])
+def test_ngrams_count_as_much_as_words_are_unknown(once, twice, share):
+  """Of 1 + 20 occurrences one is of a word that occurs once: 3 / 21. Labels do not matter."""
+  texts = [f"once{word}" for word in range(once)] + [f"again{word} again{word}" for word in range(twice)]
+  assert Lexicon(texts, ["new label"] * 9).share == pytest.approx(share)
 
 
 def test_ngrams_are_those_of_the_beginning_of_a_text():

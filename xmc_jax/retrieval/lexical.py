@@ -12,12 +12,12 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.preprocessing import normalize
 
 _COLUMN_BITS = 21
-_NUM_COLUMNS = (
-  1 << _COLUMN_BITS
-)  # hashed columns of words, and as many of n-grams: no vocabulary has to be kept
+_NUM_COLUMNS = 1 << _COLUMN_BITS  # hashed columns of words, pairs and n-grams each: no vocabulary is kept
 _CHARACTERS = 2_000_000  # of texts that are vectorised at a time
 _MOST_TEXTS = 20_000  # words that occur in more texts than this are not searched for
+_KINDS = 3  # words, pairs of words, n-grams
 _NGRAM = 4
+_SHARE_OF_UNKNOWN, _MOST_SHARE, _LEAST_SHARE = 3.0, 0.5, 0.1  # of n-grams in a cosine
 _WITH_NGRAMS = 1_000  # characters of a text, at its beginning, that have n-grams: a page has too many
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ / golden ratio (Knuth, 1998, 6.4)
 # Where scripts without spaces begin and end: Thai and Lao, Burmese, Khmer, Kana, Han.
@@ -32,45 +32,73 @@ class Lexicon:
   N-grams find inflected words and parts of compounds. They have 4 characters, with a space at either end of a
   word; in scripts without spaces, 1 and 2 characters, too. Those of a text's first 1,000 characters count.
   The weight of a word or an n-gram is (1 + ln count) · (1 + ln((1 + n) / (1 + d))), where d of the n given
-  texts have it (Salton and Buckley, 1988). Words and n-grams have half of a vector each. Queries do not
-  change n and d.
+  texts have it (Salton and Buckley, 1988). The cosine of two texts is 1 - `share` times that by words and
+  pairs, plus `share` times that by n-grams. Later texts do not change the weights.
 
   Args:
-    texts: training queries and labels.
+    point_texts, label_texts: the texts, which may be read once.
+
+  Attributes:
+    share: of n-grams in a cosine: 3 times the share of words of new texts that are not among those of the
+      points, at most 0.5, and 0 below 0.1. That share is estimated as the share of words that occur once
+      (Good, 1953).
   """
 
-  def __init__(self, texts: Iterable[str]):
-    self._words = HashingVectorizer(
+  def __init__(self, point_texts: Iterable[str], label_texts: Iterable[str] = ()):
+    hashed = functools.partial(
+      HashingVectorizer,
       n_features=_NUM_COLUMNS,
       alternate_sign=False,
       norm=None,
       lowercase=False,
-      ngram_range=(1, 2),
       token_pattern="[^ ]+",
       dtype=np.float32,
     )
-    num_texts, with_it = 0, np.zeros((2, _NUM_COLUMNS), np.int64)
-    for part in _parts(texts):
-      for total, counts in zip(with_it, self._counts(part)):
-        total += np.bincount(counts.indices, minlength=_NUM_COLUMNS)
-      num_texts += len(part)
-    self._idf = (1 + np.log((1 + num_texts) / (1 + with_it))).astype(np.float32)
+    self._words, self._pairs = hashed(ngram_range=(1, 1)), hashed(ngram_range=(2, 2))
+    self.share = _MOST_SHARE
+    num_points, with_it, words = self._totals(point_texts)
+    self.share = _ngram_share(words)
+    num_labels, with_label, _ = self._totals(label_texts)
+    num_texts = num_points + num_labels
+    self._idf = (1 + np.log((1 + num_texts) / (1 + with_it + with_label))).astype(np.float32)
 
   def vectors(self, texts: Sequence[str]) -> sp.csr_matrix:
     """Returns CSR `[n, V]` float32 unit vectors; a text without a word is a row of zeros."""
-    parts = [sp.csr_matrix((0, 2 * _NUM_COLUMNS), dtype=np.float32)]
+    parts = [sp.csr_matrix((0, _KINDS * _NUM_COLUMNS), dtype=np.float32)]
     parts += [self._weighted(self._counts(part)) for part in _parts(texts)]
     return sp.vstack(parts, "csr")
 
-  def _counts(self, texts: Sequence[str]) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+  def _totals(self, texts: Iterable[str]) -> tuple[int, np.ndarray, np.ndarray]:
+    """Counts texts: their number, `[3, C]` those with each word, pair and n-gram, `[C]` each word in them."""
+    num_texts, with_it, words = 0, np.zeros((_KINDS, _NUM_COLUMNS), np.int64), np.zeros(_NUM_COLUMNS)
+    for part in _parts(texts):
+      each = self._counts(part)
+      for total, counts in zip(with_it, each):
+        total += np.bincount(counts.indices, minlength=_NUM_COLUMNS)
+      words += np.bincount(each[0].indices, each[0].data, _NUM_COLUMNS)
+      num_texts += len(part)
+    return num_texts, with_it, words
+
+  def _counts(self, texts: Sequence[str]) -> list[sp.csr_matrix]:
     plain = [words_of(text) for text in texts]
-    return self._words.transform(plain), _ngram_counts(plain)
+    with_ngrams = plain if self.share else [""] * len(plain)
+    return [self._words.transform(plain), self._pairs.transform(plain), _ngram_counts(with_ngrams)]
 
   def _weighted(self, each: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
     for counts, idf in zip(each, self._idf):
       counts.data = (1 + np.log(counts.data)) * idf[counts.indices]
-      normalize(counts, copy=False)
-    return normalize(sp.hstack(each, "csr"), copy=False)
+    words, ngrams = normalize(sp.hstack(each[:2], "csr"), copy=False), normalize(each[2], copy=False)
+    return normalize(
+      sp.hstack([words * np.sqrt(1 - self.share), ngrams * np.sqrt(self.share)], "csr", np.float32),
+      copy=False,
+    )
+
+
+def _ngram_share(counts: np.ndarray) -> float:
+  """Returns the share of n-grams in a cosine; `counts` `[C]` says how often each word occurs."""
+  unknown = (counts == 1).sum() / counts.sum() if counts.any() else 1
+  share = min(_SHARE_OF_UNKNOWN * unknown, _MOST_SHARE)
+  return share if share >= _LEAST_SHARE else 0.0
 
 
 def words_of(text: str) -> str:
@@ -160,7 +188,7 @@ class Words:
   """
 
   def __init__(self, point_texts: Sequence[str], label_texts: Sequence[str]):
-    self.lexicon = Lexicon(itertools.chain(point_texts, label_texts))
+    self.lexicon = Lexicon(point_texts, label_texts)
     self.points = TextTable(self.lexicon.vectors(point_texts))
     self.labels = TextTable(self.lexicon.vectors(label_texts))
 
