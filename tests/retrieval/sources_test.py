@@ -49,7 +49,7 @@ class Definitions:
     self.corpus, self.queries, self.exclude, self.k = corpus, queries, exclude, k
     self.truth = corpus.truth.toarray().astype(np.float64)
     self.points, self.unit = map(made_corpora.unit, (corpus.point_vectors, queries.vectors))
-    lexicon = Lexicon([*corpus.point_texts, *corpus.label_texts])
+    lexicon = Lexicon(corpus.point_texts, corpus.label_texts)
     tables = [lexicon.vectors(texts) for texts in (corpus.point_texts, corpus.label_texts, queries.texts)]
     tables = made_corpora.few_columns(*tables)
     self.point_words, self.label_words, self.words = (table.toarray().astype(float) for table in tables)
