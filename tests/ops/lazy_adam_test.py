@@ -230,12 +230,6 @@ def test_moments_lie_as_the_table_does():
   assert jax.eval_shape(lazy_adam.init, table) == jax.eval_shape(lambda: moments)
 
 
-def test_a_table_that_does_not_divide_is_refused():
-  mesh = meshes.make(2, 4)
-  with pytest.raises(ValueError, match="18 rows does not divide by a mesh of 8 devices: pad it to 24"):
-    lazy_adam.take(jnp.zeros((18, 2)), jnp.array([1]), mesh)
-
-
 @pytest.mark.parametrize("shape", MESHES)
 def test_put_sets_the_rows_of_its_ids_alone(shape):
   table, rows = table_of(), table_of(4, seed=1)

@@ -23,7 +23,9 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from xmc_jax.distributed.sharding import LABEL_ROWS
-from xmc_jax.types import Array
+from xmc_jax.types import Array, PyTree
+
+_B1, _B2, _EPSILON = 0.9, 0.999, 1e-8
 
 
 class RowMoments(NamedTuple):
@@ -56,7 +58,7 @@ def take(table: Array, ids: Array, mesh: Mesh | None = None) -> Array:
   if mesh is None or mesh.size == 1:
     return _gather(table, _places(ids, table.shape[0]))
 
-  @_island(table, mesh, in_specs=(P(LABEL_ROWS), P()), out_specs=P())
+  @functools.partial(jax.shard_map, mesh=mesh, in_specs=(P(LABEL_ROWS), P()), out_specs=P())
   def take_shard(table, ids):
     return jax.lax.psum(_gather(table, _own_places(ids, table.shape[0])), LABEL_ROWS)
 
@@ -68,14 +70,7 @@ def put(table: Array, ids: Array, rows: Array, mesh: Mesh | None = None) -> Arra
 
   Over a mesh, the table is split as for `take`.
   """
-  if mesh is None or mesh.size == 1:
-    return _set(table, _places(ids, table.shape[0]), rows)
-
-  @_island(table, mesh, in_specs=(P(LABEL_ROWS), P(), P()), out_specs=P(LABEL_ROWS))
-  def put_shard(table, ids, rows):
-    return _set(table, _own_places(ids, table.shape[0]), rows)
-
-  return put_shard(table, ids, rows)
+  return _on_own_rows(_set, mesh, table, ids, rows)
 
 
 def merge(ids: Array, rows: Array) -> tuple[Array, Array]:
@@ -117,9 +112,6 @@ def adam(
   *,
   count: int | Array,
   learning_rate: float | Array,
-  b1: float = 0.9,
-  b2: float = 0.999,
-  epsilon: float = 1e-8,
   mesh: Mesh | None = None,
 ) -> tuple[Array, RowMoments]:
   r"""Takes one step of Adam on the rows that have a gradient; all others stay the same, bit by bit.
@@ -128,10 +120,10 @@ def adam(
     m_l \gets \beta_1 m_l + (1 - \beta_1) g_l, \quad v_l \gets \beta_2 v_l + (1 - \beta_2) g_l^2, \quad
     z_l \gets z_l - \lambda \frac{m_l / (1 - \beta_1^t)}{\sqrt{v_l / (1 - \beta_2^t)} + \epsilon}
 
-  The count t is that of all steps, not of those that touched row l, as in PyTorch's SparseAdam and
-  TensorFlow's LazyAdam. If a step does not touch a row, the row and its moments stay the same; Adam with a
-  gradient of 0 would change both. If every step touches all rows, it is Adam as in optax, ε included
-  (PyTorch's SparseAdam adds ε before v is corrected).
+  β₁ is 0.9, β₂ 0.999 and ε 1e-8. The count t is that of all steps, not of those that touched row l, as in
+  PyTorch's SparseAdam and TensorFlow's LazyAdam. If a step does not touch a row, the row and its moments stay
+  the same; Adam with a gradient of 0 would change both. If every step touches all rows, it is Adam as in
+  optax, ε included (PyTorch's SparseAdam adds ε before v is corrected).
 
   Args:
     table: `[L, D]`.
@@ -140,41 +132,45 @@ def adam(
     gradients: `[R, D]`, a row for each id.
     count: t, the number of this step, counted from 1.
     learning_rate: λ.
-    b1: β₁.
-    b2: β₂.
-    epsilon: ε.
     mesh: devices over which the rows of table and moments are split, by `sharding.LABEL_ROWS`; L divides by
       their number, and each device updates its own rows. By default the device of the inputs.
 
   Returns:
     `(table, moments)` after the step.
   """
-  step = functools.partial(_adam_rows, b1=b1, b2=b2, epsilon=epsilon)
   scalars = (jnp.asarray(count, jnp.int32), jnp.asarray(learning_rate, moments.mean.dtype))
-  if mesh is None or mesh.size == 1:
-    return step(table, moments, _places(ids, table.shape[0]), gradients, *scalars)
-
-  split = P(LABEL_ROWS)
-
-  @_island(table, mesh, in_specs=(split, split, P(), P(), P()), out_specs=split)
-  def adam_shard(table, moments, ids, gradients, scalars):
-    return step(table, moments, _own_places(ids, table.shape[0]), gradients, *scalars)
-
-  return adam_shard(table, moments, ids, gradients, scalars)
+  return _on_own_rows(_adam_rows, mesh, (table, moments), ids, gradients, scalars)
 
 
-def _adam_rows(table, moments, places, gradients, count, learning_rate, *, b1, b2, epsilon):
+def _adam_rows(tables, places, gradients, scalars):
   """Runs `adam` on one device; a place beyond the table is no row."""
+  table, moments = tables
+  count, learning_rate = scalars
   gradients = gradients.astype(moments.mean.dtype)
-  mean = b1 * _gather(moments.mean, places) + (1 - b1) * gradients
-  square = b2 * _gather(moments.square, places) + (1 - b2) * gradients**2
-  corrected_mean, corrected_square = mean / (1 - b1**count), square / (1 - b2**count)
-  change = -learning_rate * corrected_mean / (jnp.sqrt(corrected_square) + epsilon)
+  mean = _B1 * _gather(moments.mean, places) + (1 - _B1) * gradients
+  square = _B2 * _gather(moments.square, places) + (1 - _B2) * gradients**2
+  corrected_mean, corrected_square = mean / (1 - _B1**count), square / (1 - _B2**count)
+  change = -learning_rate * corrected_mean / (jnp.sqrt(corrected_square) + _EPSILON)
   moments = RowMoments(
     _set(moments.mean, places, mean),
     _set(moments.square, places, square),
   )
   return table.at[places].add(change.astype(table.dtype), mode="drop", unique_indices=True), moments
+
+
+def _on_own_rows(
+  work: Callable[..., Any], mesh: Mesh | None, tables: PyTree, ids: Array, *rest: PyTree
+) -> Any:
+  """Calls `work(tables, places of the ids, *rest)`, over a mesh on each device's own rows of the tables."""
+  if mesh is None or mesh.size == 1:
+    return work(tables, _places(ids, len(jax.tree.leaves(tables)[0])), *rest)
+
+  def on_shard(tables, ids, *rest):
+    return work(tables, _own_places(ids, len(jax.tree.leaves(tables)[0])), *rest)
+
+  split = P(LABEL_ROWS)
+  specs = (split, *(P() for _ in (ids, *rest)))
+  return jax.shard_map(on_shard, mesh=mesh, in_specs=specs, out_specs=split)(tables, ids, *rest)
 
 
 def _gather(table: Array, places: Array) -> Array:
@@ -194,15 +190,3 @@ def _places(ids: Array, num_rows: int) -> Array:
 def _own_places(ids: Array, num_rows: int) -> Array:
   """Returns `_places` among the rows of this device."""
   return _places(ids - jax.lax.axis_index(LABEL_ROWS) * num_rows, num_rows)
-
-
-def _island(
-  table: Array, mesh: Mesh, *, in_specs: tuple[P, ...], out_specs: P | tuple[P, ...]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-  """Wraps `jax.shard_map`, after checking that the table's rows divide by the mesh."""
-  if table.shape[0] % mesh.size:
-    raise ValueError(
-      f"a table of {table.shape[0]} rows does not divide by a mesh of {mesh.size} devices: "
-      f"pad it to {table.shape[0] + -table.shape[0] % mesh.size}"
-    )
-  return functools.partial(jax.shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
