@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax.losses._inputs import as_rows, positive_weights
-from xmc_jax.ops.soft_top_k_threshold import locate, log_odds, reduce_rows, tally
+from xmc_jax.ops.soft_top_k_threshold import locate, log_odds, reduce_rows, shifted, tally
 from xmc_jax.types import Array
 
 
@@ -131,18 +131,13 @@ def _logits(scores: Array, k: float | Array, alpha: float | Array, where: Array 
   k, alpha = (jax.lax.stop_gradient(jnp.asarray(value, scores.dtype)) for value in (k, alpha))
   k, alpha = (jnp.broadcast_to(value, scores.shape[:-1]) for value in (k, alpha))
   center, offset = _threshold(scores, k, alpha)
-  return _to_logits(scores, center, offset, alpha)
-
-
-def _to_logits(scores: Array, center: Array, offset: Array, alpha: Array) -> Array:
-  """Computes α (s - center) + offset, which stays accurate near the threshold even for large scores."""
-  return alpha[..., None] * (scores - center[..., None]) + offset[..., None]
+  return shifted(scores, center, offset, alpha)
 
 
 @jax.custom_jvp
 @jax.jit
 def _threshold(scores: Array, k: Array, alpha: Array) -> tuple[Array, Array]:
-  """Finds each row's threshold as `(center, offset)` for `_to_logits`, `[...]` each; -inf means no entry."""
+  """Finds each row's threshold as `(center, offset)` for `shifted`, `[...]` each; -inf means no entry."""
   real = lambda block: block > -jnp.inf
   peak, bottom = reduce_rows(
     lambda block: (block, jnp.where(real(block), -block, -jnp.inf)), scores, by="max"
@@ -151,7 +146,7 @@ def _threshold(scores: Array, k: Array, alpha: Array) -> tuple[Array, Array]:
   peak, floor = jnp.where(count > 0, peak, 0), jnp.where(count > 0, -bottom, 0)
 
   def measure_around(center):
-    to_logits = lambda offset: lambda block: _to_logits(block, center, offset, alpha)
+    to_logits = lambda offset: lambda block: shifted(block, center, offset, alpha)
     return lambda offset: log_odds(tally(scores, to_logits(offset)), k, count)
 
   center, offset, unfelt = locate(measure_around, k, count, peak, floor, alpha)
@@ -165,7 +160,7 @@ def _center_in_gap(scores: Array, center: Array, alpha: Array, offset: Array, un
   The threshold is where Σ (1 - z) over the entries above it equals Σ z over those below it: near the middle
   of the gap, closer to the side that has fewer entries at the border.
   """
-  to_logits = lambda block: _to_logits(block, center, offset, alpha)
+  to_logits = lambda block: shifted(block, center, offset, alpha)
 
   def borders(block):
     logits = to_logits(block)
@@ -196,7 +191,7 @@ def _threshold_jvp(primals, tangents):
 @jax.jit
 def _share_of_slope(scores: Array, center: Array, offset: Array, alpha: Array) -> Array:
   """Computes v / Σ v `[..., L]` for v = σ(x) σ(-x), as a softmax: never 0 / 0, even for extreme logits x."""
-  distance = lambda block: jnp.abs(_to_logits(block, center, offset, alpha))
+  distance = lambda block: jnp.abs(shifted(block, center, offset, alpha))
   # It scales numerator and denominator equally, so no gradient has to flow through it.
   (nearest,) = reduce_rows(lambda block: (jax.lax.stop_gradient(-distance(block)),), scores, by="max")
   nearest = jnp.where(jnp.isfinite(nearest), -nearest, 0)[..., None]

@@ -41,7 +41,7 @@ _LABELS = "label_vectors"  # in `extra_state`: ẑ, of the same shape
 
 def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method; `config.encoder` is that of the run that it starts from."""
-  encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  encoder = embedding.encoder(config, info)
   num_rows = sharding.rounded_up(info.num_labels, info.mesh.size)
 
   def init(key):

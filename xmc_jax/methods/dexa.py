@@ -27,7 +27,9 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   if not num_clusters:
     return base
   settings = config.method
-  encoder, text_encoder = (embedding.encoder(config, info, unit) for unit in (True, settings.unit_texts))
+  encoder, text_encoder = (
+    embedding.encoder(config, info, normalize=unit) for unit in (True, settings.unit_texts)
+  )
   embed_points, embed_texts = embedding.embedders(config, info)
   bias = label_priors.bias(config, info, base.batch)
 

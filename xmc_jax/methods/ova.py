@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from xmc_jax import models
 from xmc_jax.config import Key, declare
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components import embedding
@@ -27,7 +26,7 @@ SETTINGS = declare(
 
 def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method; the table has its own rate, `config.train.table_learning_rate`."""
-  encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  encoder = embedding.encoder(config, info)
   num_rows = sharding.rounded_up(info.num_labels, info.mesh.size)  # rows from L on are never used
 
   embed_points, _ = embedding.embedders(config, info)

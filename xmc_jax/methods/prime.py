@@ -39,9 +39,10 @@ SETTINGS = declare(
 def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method."""
   settings = config.method
-  encoder = embedding.encoder(config, info, unit=False)  # the network reads texts before they are scaled
+  encoder = embedding.encoder(config, info, normalize=False)  # the network reads texts before they are scaled
   prototypes = label_prototypes.build(config, info, encoder.width)
   embed_points, embed_texts = embedding.embedders(config, info)
+  exact = settings.exact_centroids or settings.centroids == "exact"
 
   def init(key):
     encoder_key, prototypes_key = jax.random.split(key)
@@ -86,7 +87,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
       params, extra_state, encoder.embed(params, tokens), ids
     ),
     embed_texts=lambda params, extra_state, tokens, ids: normalize(encoder.embed(params, tokens)),
-    extra_state_to_rank=centroid_updates.with_exact if centroid_updates.exact_at_the_end(settings) else None,
+    extra_state_to_rank=centroid_updates.with_exact if exact else None,
     init_from_run=init_from_run,
     batch=refreshes.in_clusters(pool.batch_spec(settings), settings),
     sharding_rules=(*label_prototypes.RULES, embedding.ENCODER_RULE),

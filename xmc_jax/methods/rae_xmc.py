@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from xmc_jax import losses, models
+from xmc_jax import losses
 from xmc_jax.config import Key, declare
 from xmc_jax.methods.components import embedding, label_priors, pool, refreshes
-from xmc_jax.methods.components.pool_losses import SCORES, known_columns, mean_over_rows
+from xmc_jax.methods.components.pool_losses import SCORES, known_columns, mean_over_rows, products
 from xmc_jax.types import Array, Batch, DatasetInfo, Method
 
 SETTINGS = declare(
@@ -36,7 +36,7 @@ SETTINGS = declare(
 def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   """Builds the method."""
   settings = config.method
-  encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  encoder = embedding.encoder(config, info)
   embed_points, embed_texts = embedding.embedders(config, info)
   batch = pool.batch_spec(settings, shared=True)
   bias = label_priors.bias(config, info, batch)
@@ -118,20 +118,13 @@ def memory_loss(
   sharing = batch.shared & ~itself
   num_sharing = jnp.sum(sharing, axis=1, keepdims=True)
   weight = jnp.where(num_sharing > 0, point_weight, 0.0)
-  of_labels = (1 - weight) * _sampled(batch, len(labels))
+  of_labels = (1 - weight) * known_columns(batch.positives, len(labels), batch.weights)
   of_points = weight * sharing / jnp.maximum(num_sharing, 1)
   in_pool = (batch.columns >= 0) & ~known_columns(batch.excluded, len(labels))
-  scores = [jnp.einsum("bd,kd->bk", queries, keys, precision="highest") for keys in (labels, queries)]
+  scores = [products(queries, keys) for keys in (labels, queries)]
   return losses.decoupled_softmax(
     jnp.concatenate(scores, axis=1) / temperature + (0 if bias is None else bias),
     jnp.concatenate([own, sharing], axis=1),
     weights=jnp.concatenate([of_labels, of_points], axis=1),
     where=jnp.concatenate([in_pool, real & ~itself], axis=1) & real[:, None],
   )
-
-
-def _sampled(batch: Batch, num_columns: int) -> Array:
-  """Returns `[B, S]` float32, the weight of each sampled label at its column."""
-  places = jnp.where(batch.positives >= 0, batch.positives, num_columns)
-  rows = jnp.arange(len(places))[:, None]
-  return jnp.zeros((len(places), num_columns)).at[rows, places].add(batch.weights, mode="drop")

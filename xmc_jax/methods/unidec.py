@@ -7,7 +7,6 @@ label. Labels are ranked by [Φ_D(x) ⊕ n(Φ_C(x))] · [Φ_D(z_l) ⊕ n(Ψ_l)],
 DEPSL has no second half. docs/formulas.md, "UniDEC and DEPSL".
 """
 
-import functools
 from collections.abc import Iterator, Mapping
 
 import jax
@@ -18,7 +17,7 @@ from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import unused
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components import embedding, label_priors, pool, refreshes, unidec_heads, unidec_loss
-from xmc_jax.methods.components.pool_losses import SCORES
+from xmc_jax.methods.components.pool_losses import SCORES, products
 from xmc_jax.models import normalize
 from xmc_jax.types import BatchSpec, DatasetInfo, Method
 
@@ -88,9 +87,9 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     query_key, label_key = jax.random.split(key)
     queries = embed_points(heads.of_points, params, batch.queries, query_key)
     texts = embed_texts(heads.of_texts, params, batch.labels, label_key)
-    scores = _products(queries[:, : heads.width], texts) / settings.temperature
+    scores = products(queries[:, : heads.width], texts) / settings.temperature
     scores += 0.0 if bias is None else bias[jnp.maximum(batch.columns, 0)]
-    by_table = _products(queries[:, heads.width :], params[TABLE]) if dim else None
+    by_table = products(queries[:, heads.width :], params[TABLE]) if dim else None
     value, parts = unidec_loss.total(settings, batch, scores, by_table)
     if settings.pool_size:
       extra_state = {_DROPPED: extra_state[_DROPPED] + batch.dropped}
@@ -128,9 +127,6 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     scorers={"encoder": by_text, "classifier": by_classifier},
   )
   return label_priors.in_ranking(unidec if dim else depsl, config, info)
-
-
-_products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # in float32 on any device
 
 
 def _batch(settings: ml_collections.ConfigDict) -> BatchSpec:

@@ -47,6 +47,11 @@ class Tally(NamedTuple):
   spread: Array
 
 
+def shifted(scores: Array, center: Array, offset: Array, alpha: Array) -> Array:
+  """Computes α (s - center) + offset, which stays accurate near the threshold even for large scores."""
+  return alpha[..., None] * (scores - center[..., None]) + offset[..., None]
+
+
 def tally(scores: Array, to_logits: Callable[[Array], Array]) -> Tally:
   """Sums a `Tally` over `[..., L]` scores, after `to_logits` made them logits; one of -inf adds nothing."""
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from xmc_jax.ops.chunked_scores import Reduction
-from xmc_jax.ops.soft_top_k_threshold import Tally, locate, log_odds, tally
+from xmc_jax.ops.soft_top_k_threshold import Tally, locate, log_odds, shifted, tally
 from xmc_jax.types import Array, PyTree
 
 
@@ -143,11 +143,6 @@ def _merge_extremes(state, axis):
 EXTREMES = Reduction(_start_extremes, _add_extremes, _merge_extremes)
 
 
-def _logits(scores, center, offset, alpha):
-  """Computes α (s - center) + offset, which stays accurate near the threshold even for large scores."""
-  return alpha[:, None] * (scores - center[:, None]) + offset[:, None]
-
-
 def _log_pull(logits):
   """Computes the log of σ(x) σ(-x)."""
   distance = jnp.abs(logits)
@@ -187,13 +182,13 @@ def _summarise_threshold(fold, options):
 
   def measure_around(center):
     def measure(offset):
-      seen, _ = fold(_tallies(lambda scores: _logits(scores, center, offset, alpha)))
+      seen, _ = fold(_tallies(lambda scores: shifted(scores, center, offset, alpha)))
       return log_odds(seen, k, count)
 
     return measure
 
   center, offset, unfelt = locate(measure_around, k, count, peak, floor, alpha)
-  sides, _ = fold(_pulls(lambda scores: _logits(scores, center, offset, alpha)))
+  sides, _ = fold(_pulls(lambda scores: shifted(scores, center, offset, alpha)))
   above, below = (jnp.log(total) + _peak_of(highest) for highest, total in sides)
   log_pull = jnp.logaddexp(above, below)
   # Where all entries round to 0 or 1, the threshold is put where the errors above and below it are equal.
@@ -205,7 +200,7 @@ def _summarise_threshold(fold, options):
 def _slope_threshold(rows, options, scores):
   # Σ σ(α (s + t)) stays k, so dt = -Σ v ds / Σ v. The offset is α t plus a constant.
   center, offset, log_pull = rows
-  share = jnp.exp(_log_pull(_logits(scores, center, offset, options["alpha"])) - log_pull[:, None])
+  share = jnp.exp(_log_pull(shifted(scores, center, offset, options["alpha"])) - log_pull[:, None])
   return -options["alpha"][:, None] * share
 
 

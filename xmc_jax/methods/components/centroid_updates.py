@@ -86,11 +86,6 @@ def refreshes(settings: ml_collections.ConfigDict) -> Mapping[str, Refresh]:
   return {NAME: Refresh(every_epochs=1.0 if exact else 0.0, compute=compute, target=EXTRA_STATE)}
 
 
-def exact_at_the_end(settings: ml_collections.ConfigDict) -> bool:
-  """Returns whether labels are ranked by exact centroids."""
-  return settings.exact_centroids or settings.centroids == "exact"
-
-
 def with_exact(snapshot: refresh.Snapshot) -> PyTree:
   """Returns `extra_state` with exact centroids by the trained encoder, in place of the running means.
 

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import ml_collections
 
-from xmc_jax import models
 from xmc_jax.config import declare
 from xmc_jax.methods.components import (
   cached_negatives,
@@ -36,7 +35,7 @@ def make(
     loss: one of `pool_losses.pool_loss`; `loss_options` are passed on to that function.
     batch: how batches are built; if it asks for hard or fresh negatives, the method has their refreshes.
   """
-  encoder = models.build(config.encoder, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  encoder = embedding.encoder(config, info)
   num_fresh = batch.num_fresh_negatives
   embed_points, embed_texts = embedding.embedders(config, info)
   embed_parts = embedding.part_embedder(config, info)

@@ -1,6 +1,7 @@
 """Embeds the two sides of a step: a batch's points, and the label texts of its pool."""
 
 from collections.abc import Callable
+from typing import Any
 
 import ml_collections
 
@@ -69,7 +70,7 @@ def part_embedder(config: ml_collections.ConfigDict, info: DatasetInfo) -> Calla
   return embed_all
 
 
-def encoder(config: ml_collections.ConfigDict, info: DatasetInfo, unit: bool) -> models.Embedder:
-  """Builds the encoder of `config.encoder`; its embeddings have length 1 if `unit`, else any length."""
-  settings = ml_collections.ConfigDict({**config.encoder.to_dict(), "normalize": unit})
+def encoder(config: ml_collections.ConfigDict, info: DatasetInfo, **changes: Any) -> models.Embedder:
+  """Builds the encoder of `config.encoder`, in which `changes` replace settings."""
+  settings = ml_collections.ConfigDict({**config.encoder.to_dict(), **changes})
   return models.build(settings, vocab_size=info.vocab_size, special_ids=info.special_ids)

@@ -118,11 +118,17 @@ def sampled_positives(batch: Batch, most: int) -> tuple[Array, Array]:
   return jnp.take_along_axis(batch.positives, places, axis=1), weights
 
 
-def known_columns(columns: Array, num_columns: int) -> Array:
-  """Returns `[B, S]` bool, True at each row's columns `[B, P]`; -1 is no column."""
+def known_columns(columns: Array, num_columns: int, values: Array | bool = True) -> Array:
+  """Returns `[B, S]` with True, or `values` `[B, P]`, at each row's columns `[B, P]`; -1 is no column."""
   rows = jnp.arange(len(columns))[:, None]
   places = jnp.where(columns >= 0, columns, num_columns)
-  return jnp.zeros((len(columns), num_columns), bool).at[rows, places].set(True, mode="drop")
+  nothing = jnp.zeros((len(columns), num_columns), jnp.result_type(values))
+  return nothing.at[rows, places].set(values, mode="drop")
+
+
+def products(queries: Array, labels: Array) -> Array:
+  """Returns `[B, S]` inner products of `[B, D]` and `[S, D]`, in float32 on any device."""
+  return jnp.einsum("bd,sd->bs", queries, labels, precision="highest")
 
 
 def log_negatives_per_positive(batch: Batch) -> Array:
@@ -219,7 +225,6 @@ def _margin(
 
   rows, whole = P("data"), P()
   if info.mesh.size > 1:  # without this, top_k would gather all scores on every device
-    of_rows = jax.shard_map(
-      of_rows, mesh=info.mesh, in_specs=(rows, whole, whole, rows, rows, rows), out_specs=rows
-    )
+    specs = (rows, whole, whole, rows, rows, rows)
+    of_rows = jax.shard_map(of_rows, mesh=info.mesh, in_specs=specs, out_specs=rows)
   return of_rows(queries, labels, batch.columns, batch.positives, batch.weights, batch.excluded)

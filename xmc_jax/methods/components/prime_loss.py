@@ -20,10 +20,8 @@ from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import unused
 from xmc_jax.distributed import sharding
 from xmc_jax.methods.components import triplet_pairs
-from xmc_jax.methods.components.pool_losses import TRIPLETS, known_columns, mean_over_rows
+from xmc_jax.methods.components.pool_losses import TRIPLETS, known_columns, mean_over_rows, products
 from xmc_jax.types import Array, Batch, DatasetInfo
-
-_products = functools.partial(jnp.einsum, "bd,sd->bs", precision="highest")  # in float32 on any device
 
 
 def _faults(values: Mapping) -> Iterator[str]:
@@ -137,7 +135,7 @@ def _by_query(
 
   def of_rows(queries, texts, prototypes, labels, rows, pairs):
     negative = ~known_columns(pairs.known, len(labels)) & (labels >= 0) & (rows >= 0)[:, None]
-    by_prototype, by_text = _products(queries, prototypes), _products(queries, texts)
+    by_prototype, by_text = products(queries, prototypes), products(queries, texts)
     hardest = _hardest(settings, by_prototype, negative)
     at = lambda scores, columns: jnp.take_along_axis(scores, jnp.maximum(columns, 0), axis=1)
     (columns, weights), (text_columns, text_weights) = pairs.of_prototypes, pairs.of_texts
@@ -177,7 +175,7 @@ def _by_label(
   def of_labels(texts, labels, queries, rows, pairs, *, first=0):
     own = lambda places: jnp.where((places >= first) & (places < first + len(texts)), places - first, -1)
     negative = ~known_columns(own(pairs.known), len(texts)).T & (labels >= 0)[:, None] & (rows >= 0)
-    scores = _products(texts, queries)  # [S, B]
+    scores = products(texts, queries)  # [S, B]
     hardest = _hardest(settings, scores, negative)
     columns = jnp.where(pairs.of_labels[1] > 0, own(pairs.of_labels[0]), -1)
     if settings.triplet_positives == "released":  # many queries may carry a label: by scores, not by pairs

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import ml_collections
 
 from xmc_jax import models
+from xmc_jax.methods.components import embedding
 from xmc_jax.types import Array, DatasetInfo, PyTree
 
 TEXTS, CLASSIFIERS = "text_head", "classifier_head"
@@ -43,8 +44,7 @@ def build(config: ml_collections.ConfigDict, info: DatasetInfo, classifier_dim: 
   """
   settings = config.encoder
   bare = {"projection_dim": 0, "projection_tanh": False, "embedding_dropout": 0.0, "normalize": False}
-  bare = ml_collections.ConfigDict({**settings.to_dict(), **bare})
-  encoder = models.build(bare, vocab_size=info.vocab_size, special_ids=info.special_ids)
+  encoder = embedding.encoder(config, info, **bare)
   dim, rate, dtype = settings.projection_dim, settings.embedding_dropout, models.choose_dtype(settings.dtype)
   heads = {TEXTS: models.Head(dim, dim > 0, rate, settings.normalize, dtype)}
   if classifier_dim:
