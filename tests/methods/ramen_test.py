@@ -4,6 +4,7 @@ import functools
 import json
 import pathlib
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -559,8 +560,15 @@ def test_too_many_shared_anchors_are_refused(monkeypatch, start):
     augmented()
   assert len(made) < 30
   # Pairs of an earlier graph count too, and the limit that is named is the setting's.
-  points, labels = sp.csr_matrix(np.ones((2, 1), bool)), sp.csr_matrix(np.ones((3, 1), bool))
-  given = sp.csr_matrix((2, 3), dtype=np.float32), points, labels, "second"
-  assert graph_edges._with_shared(*given, 4, 10, lambda done: None).nnz == 6
-  with pytest.raises(ConfigError, match=r"about 6 label pairs to 5 of other graphs.*allows only 10"):
-    graph_edges._with_shared(*given, 5, 10, lambda done: None)
+  graphs = {
+    name: types.SimpleNamespace(
+      query_edges=sp.csr_matrix(np.ones((2, 1), bool)),
+      label_edges=sp.csr_matrix((np.arange(5) < number)[:, None]),
+    )
+    for name, number in (("first", 2), ("second", 5))
+  }
+  given = sp.csr_matrix((2, 5), dtype=np.float32), types.SimpleNamespace(graphs=graphs), np.arange(2)
+  limited = lambda most: types.SimpleNamespace(graphs=(), max_augmented_pairs=most)
+  assert graph_edges.augmented(*given, limited(10)).nnz == 10
+  with pytest.raises(ConfigError, match=r"about 6 label pairs to 4 of other graphs.*allows only 9"):
+    graph_edges.augmented(*given, limited(9))

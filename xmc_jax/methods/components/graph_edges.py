@@ -190,44 +190,27 @@ def augmented(
   Raises:
     ConfigError: more pairs would be added; stops as soon as the limit is passed.
   """
-  most = settings.max_augmented_pairs
   added = 0
   for name in settings.graphs or dataset.graphs:
     graph = dataset.graphs[name]
     if graph.query_edges is None or graph.label_edges is None:
       continue
+    # Of bool, so that a pair counts once.
+    of_points, labels_of = graph.query_edges[points].astype(bool), graph.label_edges.astype(bool).T.tocsr()
+    before, parts = added, []
     with contextlib.closing(Progress(f"label pairs of {name}", len(points), unit="point")) as bar:
-      more = _with_shared(truth, graph.query_edges[points], graph.label_edges, name, added, most, bar.update)
-    say(f"graph: {name} adds {more.nnz - truth.nnz:,} label pairs to {truth.nnz:,}")
-    added += more.nnz - truth.nnz
-    truth = more
+      for start, end in _blocks(of_points, np.diff(labels_of.indptr)):
+        true = truth[start:end]
+        shared = (of_points[start:end] @ labels_of).astype(np.float32)
+        parts.append((true + (shared - shared.multiply(true > 0))).tocsr())
+        added += parts[-1].nnz - true.nnz
+        if added > settings.max_augmented_pairs:
+          expected = (added - before) * len(points) / end
+          raise ConfigError(_too_many(name, expected, before, settings.max_augmented_pairs))
+        bar.update(end)
+    say(f"graph: {name} adds {added - before:,} label pairs to {truth.nnz:,}")
+    truth = sp.vstack(parts, "csr")
   return truth.tocsr()
-
-
-def _with_shared(
-  truth: sp.csr_matrix,
-  of_points: sp.csr_matrix,
-  of_labels: sp.csr_matrix,
-  name: str,
-  before: int,
-  most: int,
-  progress: Callable[[int], None],
-) -> sp.csr_matrix:
-  """Adds to truth `[N, L]` the labels that share an anchor, by edges `[N, A]`, `[L, A]`.
-
-  At most `most` pairs are added in all, and `before` of them were added by other graphs.
-  """
-  of_points, labels_of = of_points.astype(bool), of_labels.astype(bool).T.tocsr()
-  parts, added = [], 0
-  for start, end in _blocks(of_points, np.diff(labels_of.indptr)):
-    true = truth[start:end]
-    shared = (of_points[start:end] @ labels_of).astype(np.float32)  # of bool: a pair counts once
-    parts.append((true + (shared - shared.multiply(true > 0))).tocsr())
-    added += parts[-1].nnz - true.nnz
-    if before + added > most:
-      raise ConfigError(_too_many(name, added * truth.shape[0] / end, before, most))
-    progress(end)
-  return sp.vstack(parts, "csr") if parts else truth
 
 
 def _blocks(of_points: sp.csr_matrix, degrees: np.ndarray) -> Iterator[tuple[int, int]]:
