@@ -12,7 +12,6 @@ import tiny_runs
 
 from xmc_jax import methods
 from xmc_jax.cli import commands
-from xmc_jax.errors import ConfigError
 from xmc_jax.runs.trained import Trained
 from xmc_jax.training import loop
 from xmc_jax.types import BatchSpec, Method, Refresh, Tokens
@@ -257,30 +256,6 @@ def test_meshes_agree(settings, make_run):
   for params, loss in found[1:]:
     _assert_close(params, found[0][0], 1e-5)
     assert loss == pytest.approx(found[0][1], rel=1e-5)
-
-
-@pytest.mark.parametrize(
-  "settings, message",
-  [
-    (
-      {"method.name": "dpr", "method.loss": "binary"},
-      "loss = 'binary' is not one of 'softmax', of .*'dpr'; set",
-    ),
-    ({"method.name": "ova", "method.labels": "all"}, "labels = 'all' is not one of 'table', of .*'ova'"),
-    ({"method.name": "dexml", "method.labels": "table"}, "is not one of 'all', 'in_batch'"),
-    ({"method.name": "ova", "method.label_chunk": 3}, "no key .*label_chunk': it is a setting of .*'dpr'"),
-  ],
-)
-def test_what_a_method_does_not_do_is_refused(settings, message, make_run):
-  with pytest.raises(ConfigError, match=message):
-    make_run(**settings)
-
-
-def test_an_unknown_method_gets_a_suggestion(graph_data):
-  config = tiny_runs.config(graph_data)
-  config.method.name = "dexlm"
-  with pytest.raises(ConfigError, match=r"did you mean .*dexml"):
-    methods.check_config(config)
 
 
 # --- DEXML against its formulas, in float64 ---

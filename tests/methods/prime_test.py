@@ -385,18 +385,10 @@ def test_impossible_settings_are_refused(data):
     ({"method.centroids": "exact", "method.centroid_momentum": 0.9}, "momentum = 0.9 has no effect"),
     ({"method.centroids": "none", "method.leave_batch_out": True}, "leave_batch_out = True has no effect"),
     ({"method.centroids": "frozen", "method.leave_batch_out": True}, "cannot take points out .* 'frozen'"),
-    ({"method.positive_sampling": "propensity"}, "did you mean .*inverse_propensity"),
-    ({"method.loss": "softmax"}, "is not one of 'dynamic_margin', 'margin', of method.name = 'prime'"),
     ({"method.prototype_weight": 0.0, "method.regulariser_weight": 0.0}, "would not be trained"),
     ({"method.margin": 0.2}, r"method.margin = 0.2 has no effect when method.loss = 'dynamic_margin'"),
     ({"method.loss": "margin", "method.margin_maximum": 0.4}, "margin_maximum = 0.4 has no effect"),
     ({"method.centroids": "frozen", "method.centroid_momentum": 0.9}, "momentum = 0.9 has no effect"),
-    ({"method.margin_positives": 3}, "no key 'method.margin_positives': it is a setting of"),
-    ({"method.margin_mean": "all"}, "no key 'method.margin_mean': it is a setting of"),
-    ({"method.prototype_width": 0}, "prototype_width = 0 is less than 1; set --config.method.prototype"),
-    ({"method.num_positives": 0}, "num_positives = 0 is less than 1"),
-    ({"method.name": "dexa", "method.loss": "margin"}, "it is a setting of method.name = 'prime'"),
-    ({"method.triplet_positives": "all"}, "triplet_positives = 'all' is not one of 'sampled', 'released'"),
   ):
     with pytest.raises(ConfigError, match=message):
       methods.check_config(tiny_runs.config(data, **tiny_runs.PRIME | changes))

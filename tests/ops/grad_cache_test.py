@@ -255,20 +255,20 @@ def test_both_passes_drop_the_same_on_a_mesh(embedder):
 
 
 @pytest.mark.parametrize(
-  "shape, axes, rows_at_once",
+  "num_rows, shape, axes, rows_at_once",
   [
-    ((1, 1), ("data",), 4),
-    ((2, 4), ("data",), 2 * 4),
-    ((2, 4), sharding.LABEL_ROWS, 8 * 4),
-    ((1, 8), sharding.LABEL_ROWS, 8 * 4),
+    (96, (1, 1), ("data",), 4),
+    (96, (2, 4), ("data",), 2 * 4),
+    (96, (2, 4), sharding.LABEL_ROWS, 8 * 4),
+    (96, (1, 8), sharding.LABEL_ROWS, 8 * 4),
+    (8 * 4, (2, 4), sharding.LABEL_ROWS, 8 * 4),
+    (8 * 5, (2, 4), sharding.LABEL_ROWS, 8 * 3),  # three and two, the latter padded
+    (8 * 9, (2, 4), sharding.LABEL_ROWS, 8 * 3),
   ],
 )
-def test_a_chunk_counts_rows_of_one_device(shape, axes, rows_at_once):
-  """DEXML, section B.5: each device cuts its own share of the labels into sub-batches, here of four."""
-  devices, group = (
-    sharding.make(*shape),
-    _group(96, 8, 0),
-  )  # in chunks of 4 on 8 devices: three, without a rest
+def test_a_chunk_counts_rows_of_one_device(num_rows, shape, axes, rows_at_once):
+  """DEXML, section B.5: each device cuts its share of the labels into equal parts, here of up to four."""
+  devices, group = sharding.make(*shape), _group(num_rows, 8, 0)
   calls = []
 
   def embed(params, tokens, key):
@@ -279,23 +279,6 @@ def test_a_chunk_counts_rows_of_one_device(shape, axes, rows_at_once):
   run = lambda p, g: embed_groups(embed, p, g, chunk=4, devices=devices, axes=axes)
   found = jax.jit(run)(np.ones((8, 3), np.float32), placed)
   assert {*calls} == {(rows_at_once, 8)}
-  np.testing.assert_allclose(found, group.ids @ np.ones((8, 3)))
-
-
-@pytest.mark.parametrize("rows_of_a_device, rows_at_once", [(4, 4), (5, 3), (9, 3)])
-def test_chunks_of_a_device_are_alike_and_no_larger_than_asked(rows_of_a_device, rows_at_once):
-  """Five rows in chunks of at most four are three and two, the latter padded."""
-  devices, group = sharding.make(2, 4), _group(8 * rows_of_a_device, 8, 0)
-  calls = []
-
-  def embed(params, tokens, key):
-    calls.append(len(tokens.ids))
-    return tokens.ids @ params
-
-  placed = sharding.split_tree([group], devices, *sharding.LABEL_ROWS)
-  run = lambda p, g: embed_groups(embed, p, g, chunk=4, devices=devices, axes=sharding.LABEL_ROWS)
-  found = jax.jit(run)(np.ones((8, 3), np.float32), placed)
-  assert {*calls} == {8 * rows_at_once}
   np.testing.assert_allclose(found, group.ids @ np.ones((8, 3)))
 
 

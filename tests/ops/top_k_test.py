@@ -41,13 +41,6 @@ def test_hand_worked_scores():
   np.testing.assert_array_equal(ids, [[2, 1, 3]])  # 1 and 3 tie: the lower id comes first
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 5, 23, 24, 1000])
-@pytest.mark.parametrize("k", [1, 4, 23, 30])
-def test_chunks_change_nothing(chunk, k):
-  queries, labels = small_integers(5, 23, 3)
-  assert_equal(top_k(queries, labels, k, chunk=chunk), reference(queries, labels, k))
-
-
 @pytest.mark.parametrize("shape", [None, (2, 4)])
 @pytest.mark.parametrize("k", [1, 4, 30])
 def test_recall_below_one_is_exact_off_tpus(k, shape):
@@ -74,7 +67,7 @@ def test_large_chunks_of_which_only_blocks_are_looked_into(k, width, order):
 
 
 @hypothesis.given(
-  num_labels=st.sampled_from([1, 2, 7, 16]),
+  num_labels=st.sampled_from([1, 2, 7, 16, 23]),
   width=st.sampled_from([1, 2]),
   k=st.sampled_from([1, 3, 9]),
   chunk=st.sampled_from([1, 3, 16]),
