@@ -2,8 +2,6 @@
 
 import functools
 
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,17 +49,6 @@ def test_hand_worked_rows():
   np.testing.assert_allclose(margin(scores, labels), expected, rtol=1e-5)
 
 
-def test_hand_worked_gradient():
-  scores, labels = jnp.array([0.5, 0.45, 0.3, 0.0]), jnp.array([1, 0, 0, 0])
-  share = 1 / (1 + np.exp(-1.5))
-  grad = jax.grad(lambda s: margin(s, labels))(scores)
-  np.testing.assert_allclose(grad, np.array([-1, share, 1 - share, 0]) / 3, rtol=1e-5)
-  # The share's own slope is share (1 - share) / 0.1 towards the score, of a difference of 0.15.
-  grad = jax.grad(lambda s: margin(s, labels, differentiable_weights=True))(scores)
-  more = share * (1 - share) / 0.1 * 0.15
-  np.testing.assert_allclose(grad, np.array([-1, share + more, 1 - share - more, 0]) / 3, rtol=1e-5)
-
-
 def test_without_weights_pairs_are_summed_as_printed():
   """DEXA, eq. 5 and 6: 0.45 and 0.3 violate 0.5 by 0.25 and 0.1, and 0.4 by 0.35 and 0.2."""
   scores, labels = jnp.array([0.5, 0.45, 0.3, 0.0]), jnp.array([1, 0, 0, 0])
@@ -70,16 +57,6 @@ def test_without_weights_pairs_are_summed_as_printed():
   np.testing.assert_allclose(grad, np.array([-2, 1, 1, 0]) / 3, rtol=1e-5)
   pairs = margin([0.5, 0.4, 0.45, 0.3], [1, 1, 0, 0], weight_temperature=0.0)
   np.testing.assert_allclose(pairs, (0.25 + 0.1 + 0.35 + 0.2) / 2 / 2, rtol=1e-5)
-
-
-def test_three_positives_by_five_negatives_worked_by_hand():
-  # Of four positives, 0.9 is left out; of six negatives 0.0 is. 0.2 violates 0.3 by 0.2, 0.2 as well.
-  scores = [0.9, 0.3, 0.2, 0.6, 0.2, -0.5, -0.5, -0.5, -0.5, -0.6]
-  labels, weights = [1, 1, 1, 1, 0, 0, 0, 0, 0, 0], [3, 1, 2, 1, 0, 0, 0, 0, 0, 0]
-  expected = (0.25 * 0.2 + 0.5 * 0.3) / 5  # weights 1, 2, 1 of 4, and 0.6 is not violated
-  options = {"margin": 0.3, "num_positives": 3, "num_negatives": 5}
-  got = margin(np.array(scores), labels, weights=np.array(weights, np.float32), **options)
-  np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
 def test_the_mean_over_all_pairs_worked_by_hand():
@@ -97,27 +74,6 @@ def test_the_mean_over_all_pairs_worked_by_hand():
   scores, labels, weights = np.array([0.5, 0.4, 0.4]), [1, 1, 0], np.array([3, 1, 0], np.float32)
   found = margin(scores, labels, weights=weights, **options, margin_mean="all")
   np.testing.assert_allclose(found, (0.75 * 0.1 + 0.25 * 0.2) * (2 / 3) / 5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-def test_the_mean_over_all_pairs_is_a_sum_with_one_divisor(rows):
-  """Against the definition: the mean over those that exist, times the share of pairs that exist."""
-  scores, labels, weights, _ = random_rows(rows, 30, positive_rate=0.15)
-  options = {"num_positives": 3, "num_negatives": 10}
-  expected = []
-  for row in zip(scores, labels, weights):
-    positives = min(3, np.sum(row[1] & (row[2] > 0)))
-    negatives = min(10, np.sum(~row[1]))
-    expected.append(margin_row(*row, num_positives=3) * positives / 3 * negatives / 10)
-  with jax.enable_x64(True):
-    found = margin(scores, labels, weights=weights, **options, margin_mean="all")
-  np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
-  assert len({min(3, count) for count in np.sum(labels & (weights > 0), axis=1)}) == 4
-
-
-def test_the_mean_over_all_pairs_needs_to_know_how_many():
-  with pytest.raises(ValueError, match="margin_mean = 'all' needs num_positives >= 1"):
-    margin([0.5, 0.4], [1, 0], margin_mean="all")
 
 
 @every_case
@@ -234,24 +190,16 @@ def test_extremes_are_finite(positives, weights, pool, negative, num_positives):
     assert not value and not any(np.any(grad) for grad in grads)
 
 
-@hypothesis.given(
-  num_labels=st.sampled_from([1, 6]),
-  num_negatives=st.sampled_from([2, 7]),
-  num_positives=st.sampled_from([0, 2]),
-  positive_rate=st.sampled_from([0.0, 0.3, 0.7, 1.0]),
-  seed=st.integers(0, 1000),
+@pytest.mark.parametrize(
+  "counts, message",
+  [
+    ({"num_negatives": 0}, "num_negatives must be >= 1"),
+    ({"num_positives": -1}, "num_negatives must be >= 1"),
+    ({"margin_mean": "all"}, "margin_mean = 'all' needs num_positives >= 1"),
+  ],
 )
-def test_any_shape_equals_the_definition(num_labels, num_negatives, num_positives, positive_rate, seed):
-  scores, labels, weights, where = random_rows(seed, 3, num_labels, positive_rate=positive_rate)
-  case = {"num_negatives": num_negatives, "num_positives": num_positives}
-  expected = [margin_row(*row, **case) for row in real_parts(scores, labels, weights, where)]
-  got = margin(scores, labels, weights=weights, where=where, **case)
-  np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("counts", [{"num_negatives": 0}, {"num_positives": -1}])
-def test_impossible_counts_are_refused(counts):
-  with pytest.raises(ValueError, match="num_negatives must be >= 1"):
+def test_impossible_counts_are_refused(counts, message):
+  with pytest.raises(ValueError, match=message):
     margin([1.0, 0.0], [1, 0], **counts)
 
 

@@ -333,29 +333,3 @@ def test_dexml_is_its_formula(loss, labels, num_positives, priors, make_run):
     found = float(loss_of(batch))
     assert found == pytest.approx(np.mean(expected), rel=1e-4)
   assert num_filtered > 0 or labels == "in_batch"
-
-
-@pytest.mark.parametrize("loss", _LOSSES)
-def test_a_filtered_label_is_in_no_denominator(loss, make_run):
-  run = make_run(**{"method.loss": loss, "encoder.embedding_dropout": 0.0, "train.batch_size": 1})
-  params, extra_state = run.initial_parameters()
-  batch = next(b for b in map(run.batches.build, range(170)) if np.any(b.excluded >= 0))
-  static = loop.static_labels(run.batches, run.mesh)
-  label = int(np.asarray(static["columns"])[batch.excluded[0, 0]])
-
-  def changed(batch, label):
-    """The loss after the text of one label has become another."""
-    groups, at = [], 0
-    for group in static["labels"]:
-      ids, lengths = np.array(group.ids), np.asarray(group.lengths)
-      here = (np.asarray(static["columns"])[at : at + lengths.size] == label).reshape(lengths.shape)
-      ids[here] = 9
-      groups.append(Tokens(ids, lengths))
-      at += lengths.size
-    filled = batch._replace(columns=static["columns"], labels=tuple(groups))
-    return float(loss_of(filled))
-
-  loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[0])
-  plain = changed(batch, -2)
-  assert changed(batch, label) == plain
-  assert changed(batch._replace(excluded=np.full_like(batch.excluded, -1)), label) != plain

@@ -14,7 +14,6 @@ from xmc_jax.cli import commands
 from xmc_jax.data import special_ids
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.experiments import ngame_classifier, prime_classifier, ramen_classifier
 from xmc_jax.methods.components import label_clusters, refreshes
 from xmc_jax.runs import create, ranking
 from xmc_jax.runs import run as runs
@@ -214,14 +213,13 @@ def test_head_labels_by_number_and_by_points():
   assert label_clusters.head_labels(settings, info).tolist() == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["balanced", "balanced_centroids", "kmeans"])
-@pytest.mark.parametrize("heads", [0, 5])
+@pytest.mark.parametrize("heads", [*(pytest.param(heads, marks=pytest.mark.slow) for heads in (0, 5)), 99])
 def test_labels_share_clusters_and_head_labels_do_not(kind, heads, data, tmp_path):
   settings = {**DEXA, "method.label_clustering": kind, "method.num_head_labels": heads}
   run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **settings)
   _, extra_state = tiny_runs.renewed(run, params, extra_state, "label_cluster")
-  clusters = np.asarray(extra_state["label_cluster"])
+  clusters, heads = np.asarray(extra_state["label_cluster"]), min(heads, 60)
   sizes = np.bincount(clusters, minlength=8 + heads)
   assert len(sizes) == 8 + heads and sizes.sum() == 60
   counts = np.bincount(run.data.train.unfiltered_positives.indices, minlength=60)
@@ -264,14 +262,6 @@ def test_renumbered_clusters_keep_most_of_their_labels():
   head = np.array([0, 0, 0, 1, 1, 1, 7, 8, 9])  # those that do not count stay
   found = label_clusters.renumbered(np.array([1, 1, 1, 0, 0, 0, 7, 8, 9]), head, np.arange(6))
   assert found.tolist() == head.tolist()
-
-
-def test_renumbering_only_renames():
-  rng = np.random.default_rng(0)
-  new, old = rng.integers(0, 16, 300), rng.integers(0, 16, 300)
-  found = label_clusters.renumbered(new, old, np.arange(300))
-  assert len({*zip(new, found)}) == len(set(new)) == len(set(found))
-  assert np.mean(found == old) >= np.mean(new == old)
 
 
 @pytest.mark.slow
@@ -325,9 +315,7 @@ def test_the_classifier_loss_is_its_formula(mean, data, encoder_run, tmp_path):
   assert expected > 0.001 and float(found) == pytest.approx(expected, rel=1e-4)
 
 
-def test_the_presets_of_module_ii_divide_by_all_pairs(data):
-  for family, mean in ((ngame_classifier, "all"), (ramen_classifier, "all"), (prime_classifier, "existing")):
-    assert {values["method.margin_mean"] for values in family.PRESETS.values()} == {mean}
+def test_a_mean_over_all_pairs_needs_their_number(data):
   unclear = {**NGAME, "method.margin_mean": "all", "method.num_positives": 0}
   with pytest.raises(ConfigError, match=r"margin_mean = 'all' needs .*; set --config.*existing"):
     tiny_runs.config(data, **unclear)
@@ -460,14 +448,6 @@ def test_dexa_begins_from_another_runs_vectors_and_their_clusters(data, encoder_
   )
   with pytest.raises(ConfigError, match=r"params/auxiliary is \(8, 16\) there and \(16, 16\) here"):
     other.initial_parameters()
-
-
-@pytest.mark.parametrize("kind", ["balanced", "kmeans"])
-def test_all_labels_may_be_head_labels(kind, data, tmp_path):
-  settings = {**DEXA, "method.num_head_labels": 99, "method.label_clustering": kind}
-  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **settings)
-  _, extra_state = tiny_runs.renewed(run, params, extra_state, "label_cluster")
-  assert np.asarray(extra_state["label_cluster"]).tolist() == list(range(8, 68))
 
 
 @pytest.mark.slow

@@ -297,26 +297,6 @@ def test_texts_of_any_length_and_dropout(data, tmp_path, unit):
   assert np.abs(one - other).max() > 0.01
 
 
-@pytest.mark.slow
-def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient(data, tmp_path):
-  run = _open(data, tmp_path / "run")
-  params, extra_state, _ = _started(run)
-  batch = sharding.put_batch(run.batches.build(0), run.mesh)
-  clusters = np.asarray(run.method.sparse_params["free_vectors"](batch, extra_state))
-  columns = np.asarray(batch.columns)
-  real = columns >= 0
-  np.testing.assert_array_equal(clusters[real], np.asarray(extra_state["label_cluster"])[columns[real]])
-  assert len(set(clusters[real].tolist())) < real.sum() and np.all(clusters[~real] == -1)
-  loss = lambda rows: run.method.loss(
-    {**params, "free_vectors": rows}, extra_state, batch, jax.random.key(0)
-  )[0]
-  by_table = lambda table: loss(table[np.maximum(clusters, 0)])
-  gradients = jax.jit(jax.grad(loss))(params["free_vectors"][np.maximum(clusters, 0)])
-  through_table = jax.jit(jax.grad(by_table))(params["free_vectors"])
-  ids, sums = lazy_adam.merge(jnp.asarray(clusters), gradients)
-  np.testing.assert_allclose(sums[ids >= 0], through_table[ids[ids >= 0]], atol=1e-6)
-
-
 def test_tables_lie_split_over_the_devices(data, tmp_path):
   run = _open(data, tmp_path / "run", **{"mesh.data": 2, "mesh.label": 4})
   params, extra_state = run.initial_parameters()
