@@ -55,7 +55,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     embed_labels=lambda params, extra_state, tokens, ids: embed(params, tokens),
     batch=pool.batch_spec(settings),
     sharding_rules=(embedding.ENCODER_RULE,),
-    refreshes=refreshes.shortlists(config) if settings.num_hard_negatives else {},
+    refreshes=refreshes.shortlists(config),
   )
 
 

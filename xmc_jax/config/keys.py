@@ -98,10 +98,3 @@ def unused(switch: str, off: Any, **usual: Any) -> Check:
         yield f"{key} = {values[key]!r} {why}; set --config.{key}={shown(value)}"
 
   return check
-
-
-def without(settings: Settings, *names: str) -> Settings:
-  """Returns the settings without some keys; all checks stay."""
-  return settings._replace(
-    keys=MappingProxyType({name: key for name, key in settings.keys.items() if name not in names})
-  )

@@ -67,7 +67,6 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   def by_text(params, extra_state, tokens, ids):
     return encoder.embed(params, tokens)
 
-  hard = refreshes.shortlists(config) if settings.num_hard_negatives else {}
   clustered = settings.point_positive_weight > 0
   return Method(
     init=lambda key: (encoder.init(key), {}),
@@ -76,7 +75,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     embed_labels=by_text,
     batch=refreshes.in_clusters(batch, settings) if clustered else batch,
     sharding_rules=(embedding.ENCODER_RULE,),
-    refreshes={**hard, **(refreshes.clusters(config) if clustered else {})},
+    refreshes={**refreshes.shortlists(config), **(refreshes.clusters(config) if clustered else {})},
     scorers={"encoder": by_text},
     key_temperature=settings.temperature,
   )

@@ -107,7 +107,6 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     return jnp.pad(normalize(params[TABLE][jnp.maximum(ids, 0)]), ((0, 0), (heads.width, 0)))
 
   text_half = slice(heads.width)
-  hard = refreshes.shortlists(config, text_half) if settings.num_hard_negatives else {}
   depsl = Method(
     init=init,
     loss=loss,
@@ -119,7 +118,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
       ("(^|/)dropped$", ()),
       embedding.ENCODER_RULE,
     ),
-    refreshes={**refreshes.clusters(config, text_half), **hard},
+    refreshes={**refreshes.clusters(config, text_half), **refreshes.shortlists(config, text_half)},
   )
   unidec = depsl._replace(
     embed_labels=lambda *given: by_text(*given) + by_classifier(*given),

@@ -70,7 +70,6 @@ def make(
       extra_state = {**extra_state, cached_negatives.CACHE: cache}
     return mean_loss(queries, labels, batch) + regulariser, metrics, extra_state
 
-  hard = refreshes.shortlists(config) if batch.num_hard_negatives else {}
   fresh = cached_negatives.refreshes() if num_fresh else {}
   method = Method(
     init=init,
@@ -79,6 +78,6 @@ def make(
     embed_labels=lambda params, extra_state, tokens, ids: encoder.embed(params, tokens),
     batch=batch,
     sharding_rules=(cached_negatives.RULE, embedding.ENCODER_RULE),
-    refreshes={**hard, **fresh},
+    refreshes={**refreshes.shortlists(config), **fresh},
   )
   return label_priors.in_ranking(method, config, info)

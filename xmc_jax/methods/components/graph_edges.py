@@ -9,7 +9,7 @@ import hashlib
 import pathlib
 import zlib
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Any
 
 import ml_collections
 import numpy as np
@@ -47,19 +47,20 @@ def load(
   """
   found = {}
   for name in names:
-    graph = dataset.graphs[graph_of(name)]
-    edges = _edges_of(graph, name, points)
+    graph, of_labels = dataset.graphs[graph_of(name)], is_of_labels(name)
+    every: Any = graph.label_edges if of_labels else graph.query_edges
+    edges = every if of_labels else every[points]
     if config.method.random_edges:
       edges = _with_random(edges, config.method.random_edges, _seed(name, config))
     note = f"graph: {name} has {edges.nnz:,} links"
     named_like: Callable[[sp.csr_matrix], np.ndarray] | None = None
-    if edges.nnz and not is_of_labels(name):
+    if edges.nnz and not of_labels:
       same = same_words(dataset.labels.texts, graph.anchors.texts)
       named_like = functools.partial(label_like, truth=dataset.train.truth[points], same=same)
       share = named_like(edges).mean()
       note += f" ({share:.0%} to anchors named like a label that is not the point's{_remedy(share, config)})"
     sampling_weights: np.ndarray | None = None
-    if config.method.walk_hops and config.method.walk_sides in ("both", _kind(name)):
+    if config.method.walk_hops and config.method.walk_sides in ("both", LABEL if of_labels else QUERY):
       edges, sampling_weights = _walked(edges, name, config, workdir / run_folder.GRAPHS)
       note += f", {edges.nnz:,} with those of walks"
     if named_like and config.method.label_like_anchors == "drop":
@@ -70,13 +71,6 @@ def load(
   return found
 
 
-def _edges_of(graph: data.Graph, name: str, points: np.ndarray) -> sp.csr_matrix:
-  """Returns the edges of one side of a graph: CSR `[L, A]` of labels, or `[N, A]` of these points."""
-  if is_of_labels(name):
-    return cast(sp.csr_matrix, graph.label_edges)
-  return cast(sp.csr_matrix, graph.query_edges)[points]
-
-
 def _without(
   dropped: np.ndarray, edges: sp.csr_matrix, sampling_weights: np.ndarray | None
 ) -> tuple[sp.csr_matrix, np.ndarray | None]:
@@ -85,10 +79,6 @@ def _without(
   indptr = np.concatenate([[0], np.cumsum(kept)])[edges.indptr]
   left = sp.csr_matrix((np.ones(indptr[-1], bool), edges.indices[kept], indptr), shape=edges.shape)
   return left, None if sampling_weights is None else sampling_weights[kept]
-
-
-def _kind(name: str) -> str:
-  return LABEL if is_of_labels(name) else QUERY
 
 
 def _warning(edges: sp.csr_matrix) -> str:

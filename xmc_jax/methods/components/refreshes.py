@@ -42,13 +42,15 @@ CLUSTERS = declare(
 
 
 def shortlists(config: ml_collections.ConfigDict, columns: slice = slice(None)) -> Mapping[str, Refresh]:
-  """Returns the refresh for hard negatives: each point's nearest labels that are not its own.
+  """Returns the refresh for hard negatives: each point's nearest labels but its own; {} if there are none.
 
   Args:
     config: `config.method.shortlist*` are used.
     columns: of the embeddings; only these are compared.
   """
   settings = config.method
+  if not settings.get("num_hard_negatives"):
+    return {}
 
   def compute(snapshot: refresh.Snapshot) -> Array:
     return refresh.shortlist(
