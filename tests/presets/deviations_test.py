@@ -75,19 +75,6 @@ def refusal(base: str, settings: dict) -> str:
   return ""
 
 
-def test_a_row_is_read():
-  assert spans("`a=1` with `b.c=x`; `:preset`; none") == [["a=1", "b.c=x"], [":preset"]]
-  assert parsed("method.loss=softmax") == ("method.loss", "softmax")
-  assert parsed('method.cluster_doubling_epochs="(5,10)"') == ("method.cluster_doubling_epochs", (5, 10))
-  assert parsed("--scores=fused") == ("eval.scores", "fused")
-  assert parsed("method.margin") == ("method.margin", None)
-  with pytest.raises(AssertionError, match="no key"):
-    parsed("method.no_such_key=1")
-  assert "already" in refusal("prime-lf_amazontitles_131k", {"method.num_positives": 2})
-  assert "decreasing" in refusal("prime-lf_amazontitles_131k", {"method.loss": "decreasing"})
-  assert not refusal("prime-lf_amazontitles_131k", {"method.num_positives": 1})
-
-
 @pytest.mark.parametrize("page", BASES)
 def test_every_system_has_a_table(page):
   assert len(rows(page)) > 8
