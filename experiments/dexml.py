@@ -26,17 +26,23 @@ Where a paper leaves a value open, docs/dexml.md says whose it is.
 from xmc_jax.experiments.common import BAG, DROPOUT, config_getter
 
 
-def _paper(dataset: str, **values) -> dict:
+def _paper(dataset: str, batch_size: int, rate: float, chunk: int, dropout: float = 0.1, **values) -> dict:
   return {
     "dataset": dataset,
     "encoder.name": "distilbert-base-uncased",
     "encoder.pooling": "cls",
+    "encoder.embedding_dropout": dropout,
     **DROPOUT,
+    "method.label_chunk": chunk,
+    "train.batch_size": batch_size,
+    "train.learning_rate": rate,
     "train.num_epochs": 100,
     "train.warmup_fraction": 0.1,
     **values,
   }
 
+
+_RAW = {"encoder.normalize": False, "method.temperature": 1.0}
 
 # docs/claims/dexml.md has the figures behind these presets.
 _DEBIAN = {
@@ -95,45 +101,10 @@ PRESETS = {
     "train.learning_rate": 2e-4,
     "train.num_epochs": 4,
   },
-  "eurlex_4k": _paper(
-    "eurlex_4k",
-    **{
-      "train.learning_rate": 2e-4,
-      "train.batch_size": 1024,
-      "encoder.embedding_dropout": 0.1,
-      "method.label_chunk": 4096,
-    },
-  ),
-  "lf_amazontitles_131k": _paper(
-    "lf_amazontitles_131k",
-    **{
-      "train.learning_rate": 4e-4,
-      "train.batch_size": 4096,
-      "method.label_chunk": 2048,
-    },
-  ),
-  "lf_wikipedia_500k": _paper(
-    "lf_wikipedia_500k",
-    **{
-      "train.learning_rate": 4e-4,
-      "train.batch_size": 4096,
-      "encoder.embedding_dropout": 0.1,
-      "method.label_chunk": 2048,
-      "method.temperature": 1.0,
-      "encoder.normalize": False,
-    },
-  ),
-  "lf_amazontitles_1.3m": _paper(
-    "lf_amazontitles_1.3m",
-    **{
-      "train.learning_rate": 8e-4,
-      "train.batch_size": 8192,
-      "encoder.embedding_dropout": 0.1,
-      "method.label_chunk": 1024,
-      "method.temperature": 1.0,
-      "encoder.normalize": False,
-    },
-  ),
+  "eurlex_4k": _paper("eurlex_4k", 1024, 2e-4, 4096),
+  "lf_amazontitles_131k": _paper("lf_amazontitles_131k", 4096, 4e-4, 2048, dropout=0.0),
+  "lf_wikipedia_500k": _paper("lf_wikipedia_500k", 4096, 4e-4, 2048, **_RAW),
+  "lf_amazontitles_1.3m": _paper("lf_amazontitles_1.3m", 8192, 8e-4, 1024, **_RAW),
 }
 
 

@@ -1,10 +1,5 @@
-"""The papers' synthetic data sets, written as raw files that any run can read.
+"""The papers' synthetic data sets, written as raw files that any run can read; `run.py` writes them."""
 
-python -m experiments.claims.synthetic t_star data/claims/t_star
-python -m experiments.claims.synthetic random_pairs data/claims/random_pairs_10000 --pairs=10000
-"""
-
-import argparse
 import json
 import pathlib
 import re
@@ -63,20 +58,3 @@ def _write(folder: pathlib.Path, train, test, labels) -> None:
     (folder / f"{name}.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
   lines = [{"uid": str(number), "title": text} for number, text in enumerate(labels)]
   (folder / "lbl.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("kind", choices=("t_star", "random_pairs"))
-  parser.add_argument("folder", type=pathlib.Path)
-  parser.add_argument("--pairs", type=int, default=10_000)
-  parser.add_argument("--seed", type=int, default=0)
-  given = parser.parse_args()
-  if given.kind == "t_star":
-    write_t_star(given.folder, given.seed)
-  else:
-    write_random_pairs(given.folder, given.pairs, given.seed)
-
-
-if __name__ == "__main__":
-  main()
