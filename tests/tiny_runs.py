@@ -249,6 +249,28 @@ def train_step(run: runs.Run, total_steps: int = 10, **changes) -> TrainStep:
   return TrainStep(run.method, run.mesh, run.config.train, optimiser, MetricWriter(run.workdir))
 
 
+def bag_means(run: runs.Run, params, texts: data.TokenTable) -> np.ndarray:
+  """Returns what a bag pools, `[n, D]` in float64: the mean over a text's tokens, without special ones."""
+  words, special = (
+    np.asarray(params["encoder"]["word"], np.float64),
+    data.special_ids(run.dataset.tokenizer()),
+  )
+  tokens, rows = texts.gather(np.arange(len(texts)), run.config.data.max_length), []
+  for ids, length in zip(tokens.ids, tokens.lengths):
+    ordinary = ids[:length][~np.isin(ids[:length], special)]
+    kept = ordinary if len(ordinary) else ids[:length]
+    rows.append(words[kept].sum(0) / max(1, len(kept)))
+  return np.stack(rows)
+
+
+def log_inclusion(run: runs.Run, num_rows: float, num_others: float = 0) -> np.ndarray:
+  """Returns log q `[L]` for a pool of 2 sampled positives of each row, and of uniform other labels."""
+  true = run.data.train.unfiltered_positives.toarray() > 0
+  true = true[true.any(axis=1)]
+  sampled = min(1, 2 / true.sum(axis=1).mean()) * true.mean(axis=0)
+  return np.log(np.clip(1 - (1 - sampled) ** num_rows + num_others / true.shape[1], 1e-9, 1))
+
+
 def pool_batch(columns, positives, weights, excluded, rows=None) -> Batch:
   """Returns a batch without texts: only what losses over a pool read."""
   positives = np.array(positives, np.int32)

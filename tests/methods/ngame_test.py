@@ -11,7 +11,6 @@ from loss_references import margin_row
 
 from xmc_jax import methods, refresh
 from xmc_jax.cli import commands
-from xmc_jax.data import special_ids
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.methods.components import label_clusters, refreshes
@@ -104,20 +103,9 @@ def test_dexa_is_ngame_on_augmented_labels(unit_texts, data, tmp_path):
   _, extra_state = tiny_runs.renewed(run, params, extra_state, "label_cluster")
   table, clusters = np.asarray(params["auxiliary"], np.float64), np.asarray(extra_state["label_cluster"])
 
-  words = np.asarray(params["encoder"]["word"], np.float64)
-  special = set(special_ids(run.dataset.tokenizer()))
-
-  def texts(tokens):
-    rows = []
-    for row in range(len(tokens)):
-      ids = [int(x) for x in tokens.gather(np.array([row]), 24).ids[0][: tokens.lengths[row]]]
-      kept = [x for x in ids if x not in special] or ids
-      rows.append(words[kept].mean(0) if kept else np.zeros(words.shape[1]))
-    return np.array(rows)
-
-  label_texts = texts(run.dataset.labels.tokens)
+  label_texts = tiny_runs.bag_means(run, params, run.dataset.labels.tokens)
   labels = _unit((_unit(label_texts) if unit_texts else label_texts) + table[clusters])
-  queries = _unit(texts(run.data.train.tokens))
+  queries = _unit(tiny_runs.bag_means(run, params, run.data.train.tokens))
   np.testing.assert_allclose(run.embedder.labels(params, extra_state), labels, atol=1e-5)
   batch = run.batches.build(1)
   found = tiny_runs.loss(run, params, extra_state, batch)[0]

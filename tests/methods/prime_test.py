@@ -10,7 +10,6 @@ import pytest
 import tiny_runs
 from numpy_block import block
 
-from xmc_jax import data as xmc_data
 from xmc_jax import methods, refresh
 from xmc_jax.cli import commands
 from xmc_jax.distributed import sharding
@@ -153,13 +152,10 @@ def test_a_prototype_is_a_block_of_text_centroid_and_free_vector(data, tmp_path,
   rng = np.random.default_rng(0)
   params = {**params, "free_vectors": rng.standard_normal(params["free_vectors"].shape).astype(np.float32)}
   tables = jax.device_get((params, extra_state))
-  words, texts = tables[0]["encoder"]["word"], run.dataset.labels.tokens
-  special = xmc_data.special_ids(run.dataset.tokenizer())
+  texts = tiny_runs.bag_means(run, tables[0], run.dataset.labels.tokens)
   ranked = Trained(run, params, extra_state).snapshot().labels
   for label in range(0, tiny_runs.NUM_LABELS, 7):
-    ids = texts.gather(np.array([label]), int(texts.lengths[label])).ids[0]
-    text = words[ids[~np.isin(ids, special)]].mean(0)
-    text = text / np.linalg.norm(text) if unit_texts else text
+    text = texts[label] / np.linalg.norm(texts[label]) if unit_texts else texts[label]
     free = tables[0]["free_vectors"][tables[1]["label_cluster"][label]]
     vectors = np.stack([text, tables[1]["centroids"][label], free]).astype(np.float64)
     mixed = block(vectors[None], tables[0]["prototype"]["layer"]).mean(1)[0]

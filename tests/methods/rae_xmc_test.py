@@ -160,17 +160,11 @@ def test_gradients_are_finite_and_none_reaches_padding(scale):
 
 
 def _bias(run, columns):
-  """-log q of the pool's labels, of which a row samples 2 and brings hard ones, and of the batch's rows."""
-  true, settings, size = (
-    run.data.train.unfiltered_positives.toarray() > 0,
-    run.config.method,
-    run.config.train.batch_size,
-  )
-  true = true[true.any(axis=1)]
-  sampled = min(1, 2 / true.sum(axis=1).mean()) * true.mean(axis=0)
+  """-log q of the pool's labels, and of the batch's rows."""
+  settings, size = run.config.method, run.config.train.batch_size
   others = settings.num_random_negatives + size * settings.num_hard_negatives
-  found = np.clip(1 - (1 - sampled) ** size + others / true.shape[1], 1e-9, 1)
-  return -np.log(np.append(found[np.maximum(columns, 0)], np.full(size, size / len(true))))
+  of_labels = tiny_runs.log_inclusion(run, size, others)[np.maximum(columns, 0)]
+  return -np.append(of_labels, np.full(size, np.log(size / len(run.batches.rows))))
 
 
 @pytest.mark.parametrize("extra", [{}, POINTS, {"method.log_q": True}], ids=["paper", "points", "log_q"])

@@ -13,7 +13,6 @@ from loss_references import decoupled_softmax_row, pick_some_labels, softmax_row
 
 from xmc_jax import refresh
 from xmc_jax.cli import commands
-from xmc_jax.data import special_ids
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError
 from xmc_jax.methods import unidec
@@ -52,13 +51,9 @@ def _first_batch(run, params, extra_state):
 # --- the loss, from the formulas ---
 
 
-def _vectors(params, table, special):
-  """E, Φ_D and Φ_C `[n, ...]` of texts in float64: a bag is the mean over its ordinary tokens."""
-  words, heads = np.asarray(params["encoder"]["word"], np.float64), {}
-  tokens = table.gather(np.arange(len(table)), 24)
-  texts = [ids[:length].tolist() for ids, length in zip(tokens.ids, tokens.lengths)]
-  ordinary = [[token for token in text if token not in special] or text for text in texts]
-  pooled = np.stack([words[text].mean(0) for text in ordinary])
+def _vectors(run, params, texts):
+  """Φ_D and Φ_C `[n, ...]` of texts in float64."""
+  pooled, heads = tiny_runs.bag_means(run, params, texts), {}
   for name in ("text_head", "classifier_head"):
     if name in params:
       layer = params[name]["projection"]
@@ -67,20 +62,10 @@ def _vectors(params, table, special):
   return bent / np.linalg.norm(bent, axis=1, keepdims=True), heads.get("classifier_head")
 
 
-def _log_inclusion(run):
-  """log q_l: that one of B rows samples l, two labels a row."""
-  true = run.data.train.unfiltered_positives.toarray() > 0
-  true = true[true.any(axis=1)]
-  size = len(true) / run.batches.steps_per_epoch  # each step has a leaf
-  sampled = 2 / true.sum(axis=1).mean() * true.mean(axis=0)
-  return np.log(1 - (1 - sampled) ** size)
-
-
 def _reference(run, params, batch):
   """L of a batch; the pool's positives are looked up in the truth."""
-  special = special_ids(run.dataset.tokenizer())
-  queries, raw = _vectors(params, run.data.train.tokens, special)
-  texts, _ = _vectors(params, run.dataset.labels.tokens, special)
+  queries, raw = _vectors(run, params, run.data.train.tokens)
+  texts, _ = _vectors(run, params, run.dataset.labels.tokens)
   columns, rows = (ids[ids >= 0] for ids in (batch.columns, batch.rows))
   of_pool = lambda pairs: pairs[rows][:, columns].toarray() > 0
   where = ~of_pool(run.data.train.filter)
@@ -94,7 +79,9 @@ def _reference(run, params, batch):
     )
     return weight * value + (1 - weight) * turned
 
-  less = _log_inclusion(run) if setting.log_q else np.zeros(tiny_runs.NUM_LABELS)
+  less = np.zeros(tiny_runs.NUM_LABELS)
+  if setting.log_q:  # a step has a leaf
+    less = tiny_runs.log_inclusion(run, len(run.batches.rows) / run.batches.steps_per_epoch)
   by_text = queries[rows] @ texts[columns].T / 0.05 - less[columns]
   total = both(setting.loss, by_text, setting.encoder_query_weight if setting.symmetric else 1)
   if setting.encoder_weight == 1:
