@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny_runs
 
-from xmc_jax.methods.components import graph_edges, label_like_anchors
+from xmc_jax.methods.components import graph_edges
 
 
 def _words(text):
@@ -75,5 +75,5 @@ def test_links_to_anchors_named_like_a_label_of_others_are_left_out(
   [("Turner, Joseph", "joseph TURNER", True), ("a b", "a", False), ("+", "-", False), ("+", "+", True)],
 )
 def test_names_are_compared_by_their_sets_of_words(label, anchor, same):
-  found = label_like_anchors.same_words(["other", label], [anchor])
+  found = graph_edges.same_words(["other", label], [anchor])
   assert found.toarray().tolist() == [[False], [same]]

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import hashlib
 import pathlib
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,14 +19,15 @@ import scipy.sparse as sp
 from xmc_jax import data, refresh
 from xmc_jax.batching.graph_anchors import GraphEdges, graph_of, is_of_labels
 from xmc_jax.console import Progress, say
+from xmc_jax.data.arrays import Texts
 from xmc_jax.data.dataset import LABEL, QUERY
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError
-from xmc_jax.methods.components.label_like_anchors import label_like, same_words
 from xmc_jax.storage import npy, run_folder
 
 _TOO_DENSE = 0.5  # a warning is printed if a graph links this share of all pairs
 _NAMED_LIKE_OTHERS = 0.5  # a remedy is printed if this share of a graph's links to points is label-like
+_WORD = re.compile(r"\w+")
 _BLOCK_PATHS = 1 << 24  # paths from points over anchors to labels that `augmented` follows at a time
 
 
@@ -69,6 +71,47 @@ def load(
     say(note + _warning(edges))
     found[name] = GraphEdges(graph.anchors.tokens, edges, sampling_weights)
   return found
+
+
+def same_words(labels: Texts, anchors: Texts) -> sp.csr_matrix:
+  """Returns CSR `[L, A]` bool, which labels and anchors have the same set of words."""
+  numbers: dict[str, int] = {}
+  of_labels, of_anchors = (
+    np.fromiter((numbers.setdefault(_words(text), len(numbers)) for text in texts), np.int64, len(texts))
+    for texts in (labels, anchors)
+  )
+  return (_one_hot(of_labels, len(numbers)) @ _one_hot(of_anchors, len(numbers)).T).tocsr()
+
+
+def label_like(edges: sp.csr_matrix, truth: sp.csr_matrix, same: sp.csr_matrix) -> np.ndarray:
+  """Returns which links have an anchor named like some label, but like none of the point's.
+
+  Args:
+    edges: CSR `[N, A]`, the links of points.
+    truth: CSR `[N, L]`, their labels.
+    same: CSR `[L, A]`, as `same_words` returns it.
+
+  Returns:
+    `[nnz]` bool, in the order of `edges.indices`.
+  """
+  found = (np.bincount(same.indices, minlength=edges.shape[1]) > 0)[edges.indices]
+  places = np.flatnonzero(found)
+  if not len(places):
+    return found
+  rows = np.searchsorted(edges.indptr, places, side="right") - 1
+  found[places] = ~np.asarray((truth.astype(bool) @ same)[rows, edges.indices[places]]).ravel()
+  return found
+
+
+def _words(text: str) -> str:
+  """Returns a text's words, each once, in alphabetical order; the text itself if it has none."""
+  return " ".join(sorted(set(_WORD.findall(text.lower())))) or text
+
+
+def _one_hot(columns: np.ndarray, width: int) -> sp.csr_matrix:
+  """Returns CSR `[n, width]` bool with one column a row."""
+  ends = np.arange(len(columns) + 1)
+  return sp.csr_matrix((np.ones(len(columns), bool), columns, ends), shape=(len(columns), width))
 
 
 def _without(
