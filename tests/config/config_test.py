@@ -189,8 +189,9 @@ def test_more_hard_negatives_than_are_listed():
   )
 
 
-@pytest.mark.parametrize("key", ["method.num_random_negatives", "method.num_hard_negatives"])
-def test_negatives_beside_all_labels(key):
+@pytest.mark.parametrize("kind", ["random", "hard", "fresh"])
+def test_negatives_beside_all_labels(kind):
+  key = f"method.num_{kind}_negatives"
   assert_refused({key: 5}, f"{key} = 5", "method.labels = 'all'")
 
 

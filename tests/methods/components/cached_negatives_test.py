@@ -9,7 +9,6 @@ import pytest
 import tiny_runs
 
 from xmc_jax.distributed import sharding
-from xmc_jax.errors import ConfigError
 from xmc_jax.methods.components import cached_negatives
 
 FRESH = {
@@ -124,15 +123,3 @@ def test_a_rows_other_true_labels_are_never_its_negatives(make_run):
   assert len(unsampled) and all(loss_with(label) == pytest.approx(plain, rel=1e-6) for label in unsampled)
   other = next(label for label in range(60) if label not in positives and label not in batch.excluded_ids)
   assert abs(loss_with(other) - plain) > 1e-5
-
-
-@pytest.mark.parametrize(
-  "settings, message",
-  [
-    ({"method.labels": "all"}, "num_fresh_negatives = 6 has no effect when method.labels = 'all'"),
-    ({"method.name": "dpr", "method.loss": "softmax"}, "no key .*num_fresh_negatives': it is a setting"),
-  ],
-)
-def test_where_there_are_none_they_are_refused(settings, message, make_run):
-  with pytest.raises(ConfigError, match=message):
-    make_run(**settings)
