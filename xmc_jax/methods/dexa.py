@@ -40,9 +40,8 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
 
   def loss(params, extra_state, batch, key):
     query_key, label_key = jax.random.split(key)
-    shared = {name: value for name, value in params.items() if name != TABLE}
-    queries = embed_points(encoder.embed, shared, batch.queries, query_key)
-    texts = embed_texts(text_encoder.embed, shared, batch.labels, label_key)
+    queries = embed_points(encoder.embed, params, batch.queries, query_key)
+    texts = embed_texts(text_encoder.embed, params, batch.labels, label_key)
     labels = normalize(texts + params[TABLE])
     per_row = pool_loss(config, info, settings.loss, normalize(queries), labels, batch, bias)
     return mean_over_rows(per_row, batch), {}, extra_state

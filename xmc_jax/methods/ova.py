@@ -39,7 +39,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     return {**encoder.init(encoder_key), "table": jnp.concatenate([weights, bias], axis=1)}, {}
 
   def embed(params, tokens, key=None):
-    vectors = encoder.embed({name: params[name] for name in params if name != "table"}, tokens, key)
+    vectors = encoder.embed(params, tokens, key)
     return jnp.concatenate([vectors, jnp.ones((len(vectors), 1), vectors.dtype)], axis=1)
 
   def loss(params, extra_state, batch, key):

@@ -52,10 +52,8 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   def loss(params, extra_state, batch, key):
     query_key, label_key, network_key = jax.random.split(key, 3)
     triplet_key = jax.random.fold_in(key, 3)
-    own = (label_prototypes.TABLE, label_prototypes.NETWORK)
-    shared = {name: value for name, value in params.items() if name not in own}
-    queries = normalize(embed_points(encoder.embed, shared, batch.queries, query_key))
-    texts = embed_texts(encoder.embed, shared, batch.labels, label_key)
+    queries = normalize(embed_points(encoder.embed, params, batch.queries, query_key))
+    texts = embed_texts(encoder.embed, params, batch.labels, label_key)
     given = extra_state, queries, normalize(texts), batch, settings, info
     centroids = centroid_updates.without_batch(*given) if settings.leave_batch_out else None
     pool = prototypes.of_pool(params, extra_state, texts, batch.columns, network_key, centroids)
