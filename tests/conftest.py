@@ -76,6 +76,16 @@ def graph_data(tmp_path_factory):
   return tiny_runs.write_graphs(tiny_runs.write_data(tmp_path_factory.mktemp("graphs") / "data"))
 
 
+@pytest.fixture
+def traces():
+  """Returns a list that grows with each trace of a jitted function."""
+  found: list[str] = []
+  listener = lambda name, seconds, **_: found.append(name) if "jaxpr_trace" in name else None
+  jax.monitoring.register_event_duration_secs_listener(listener)
+  yield found
+  jax.monitoring.unregister_event_duration_listener(listener)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _compiled_once():
   """Keeps compiled programs for both workers and for later runs; compiling takes more than half of the time.

@@ -402,20 +402,6 @@ def test_a_trained_run_knows_no_graph(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_its_predictions_are_the_plain_dual_encoder_s(trained, graph_data, tmp_path):
-  """The same parameters under the base's name rank alike: nothing of the graph is left."""
-  workdir, _ = trained
-  run = runs.reopen(workdir)
-  trained = run.trained()
-  params, extra_state = trained.params, trained.extra_state
-  plain = {key: value for key, value in tiny_runs.RAMEN.items() if key.startswith(("method.l", "encoder"))}
-  base = tiny_runs.open_run(graph_data, tmp_path / "plain", **plain | {"method.name": "ngame"})
-  np.testing.assert_array_equal(base.embedder.labels(params, extra_state), trained.labels())
-  tokens = run.dataset.test.tokens
-  np.testing.assert_array_equal(base.embedder.queries(params, extra_state, tokens), trained.queries(tokens))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("base", ["ngame", "ance", "dexml"])
 def test_graphs_of_weight_0_leave_the_base(base, graph_data, tmp_path):
   """Bit by bit: so what a graph adds is all that differs between the rows of a comparison."""
