@@ -1,28 +1,22 @@
-"""Compiles, times and profiles DEXML's full-label step on random texts, at the sizes of the public sets."""
+"""Compiles and times DEXML's full-label step on random texts, at the sizes of the public sets."""
 
-import collections
 import concurrent.futures
-import pathlib
 import statistics
-import tempfile
 import time
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
 from benchmarks.accelerator import abstract_step, compiled
 from xmc_jax import plan as plans
 from xmc_jax.distributed import runtime, sharding
-from xmc_jax.models import fused_attention
 from xmc_jax.types import Batch, Tokens, TrainState
 
 VOCABULARY, NUM_POSITIVES = 30_522, 16
 _FEWEST_ID = 1000  # of random tokens: none is special
 _POINT_TOKENS, _LABEL_TOKENS = 16, 12
-_NUM_KERNELS = 20
 # Points of a batch and labels, by preset.
 SIZES = {"lf_amazontitles_131k": (4096, 131_072), "lf_amazontitles_1.3m": (8192, 1_305_280)}
 _TINY = (16, 64)
@@ -126,24 +120,15 @@ def flops(config: ml_collections.ConfigDict) -> float:
   return 3 * (encoded + 2.0 * config.train.batch_size * config.plan.num_labels * spec.width)
 
 
-def attention(config: ml_collections.ConfigDict) -> dict[str, str]:
-  """Returns which attention a step that was traced has, by width of the texts."""
-  spec = plans.sizes_of(config).encoder
-  head_dim = spec.width // spec.num_heads
-  fused = fused_attention.choose_attention(jnp.dtype(config.encoder.dtype), head_dim)
-  faster = lambda width: fused and fused_attention.is_faster(fused, spec.num_heads, head_dim, width)
-  return {str(width): fused if faster(width) else "xla" for width in (_POINT_TOKENS, _LABEL_TOKENS)}
-
-
 Compiling = concurrent.futures.Future[tuple[jax.stages.Compiled, float]]
 
 
-def compile_beside(lowered: jax.stages.Lowered, **options: Any) -> Compiling:
-  """Compiles in a thread of its own, with XLA's options; the result is the program and its seconds."""
+def compile_beside(lowered: jax.stages.Lowered) -> Compiling:
+  """Compiles in a thread of its own; the result is the program and its seconds."""
 
   def compiled_and_timed():
     start = time.perf_counter()
-    program = lowered.compile(compiler_options=options)
+    program = lowered.compile()
     return program, round(time.perf_counter() - start, 1)
 
   return concurrent.futures.ThreadPoolExecutor(1).submit(compiled_and_timed)
@@ -187,34 +172,3 @@ class Timed:
       "gigabytes_of_program": round((memory.temp_size_in_bytes + memory.argument_size_in_bytes) / 1e9, 2),
       "gigabytes_planned": round(plans.plan(config, plans.sizes_of(config)).total / 1e9, 2),
     }
-
-  def kernels(self) -> dict[str, Any]:
-    """Profiles a first step; returns milliseconds and calls of the kernels that take longest."""
-    self._state, self._batch = self._problem.put()
-    options = jax.profiler.ProfileOptions()
-    options.host_tracer_level, options.python_tracer_level = 1, 0
-    with tempfile.TemporaryDirectory() as folder:
-      with jax.profiler.trace(folder, profiler_options=options):
-        self.run(1)
-      (file,) = pathlib.Path(folder).rglob("*.xplane.pb")
-      milliseconds, calls = _kernels(jax.profiler.ProfileData.from_file(str(file)))
-    longest = sorted(milliseconds, key=milliseconds.__getitem__, reverse=True)[:_NUM_KERNELS]
-    return {
-      "step_seconds": round(self._seconds.pop(), 4),
-      "milliseconds_of_kernels": round(sum(milliseconds.values()), 1),
-      "number_of_kernels": sum(calls.values()),
-      "longest": {name[:120]: [round(milliseconds[name], 2), calls[name]] for name in longest},
-    }
-
-
-def _kernels(data: jax.profiler.ProfileData) -> tuple[dict[str, float], collections.Counter]:
-  """Returns milliseconds and calls by kernel: of the device's streams, or of the host if there is none."""
-  planes = list(data.planes)
-  lines = [line for plane in planes if plane.name.startswith("/device:") for line in plane.lines]
-  of_gpu = [line for line in lines if line.name.startswith("Stream")]
-  milliseconds, calls = collections.defaultdict(float), collections.Counter()
-  for line in of_gpu or [line for plane in planes for line in plane.lines]:
-    for event in line.events:
-      milliseconds[event.name] += event.duration_ns / 1e6
-      calls[event.name] += 1
-  return dict(milliseconds), calls

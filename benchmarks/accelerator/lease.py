@@ -20,7 +20,6 @@ import tarfile
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
 
 from benchmarks.accelerator.facts import Facts
 
@@ -101,13 +100,13 @@ class Lease:
     command += [f"--there={self.folder}", f"--started={self._started}"] + ["--tiny"] * self.tiny
     self.start(name, command, **environment)
 
-  def wait(self, name: str, meanwhile: Callable[[], None] = lambda: None) -> bool:
+  def wait(self, name: str) -> bool:
     """Waits for a process until the time is over; returns whether it ended well, and records if not."""
     process = self._running.pop(name)
-    while process.poll() is None and time.time() < self._ends:
-      time.sleep(0.2)
-      meanwhile()
-    status = process.poll()
+    try:
+      status = process.wait(max(0.0, self._ends - time.time()))
+    except subprocess.TimeoutExpired:
+      status = None
     process.kill()
     process.wait()
     if status is None:
@@ -141,30 +140,16 @@ def first(lease: Lease) -> None:
 
 
 def second(lease: Lease) -> None:
-  """Runs two trainings at once, and records their evaluations and test tables."""
+  """Runs two trainings at once, and records their test tables."""
   weights = {"encoder.name": str(lease.packed / "model")} if (lease.packed / "model").exists() else {}
-  told: dict[str, int] = {}
   for name, (experiment, changes) in TRAININGS.items():
     values = {**changes, **weights, **(_TINY_TRAINING if lease.tiny else {})}
     command = ["xmc_jax.main", f"--config=experiments/{experiment}", f"--workdir={lease.folder / name}"]
     command += [f"--config.{key}={value}" for key, value in values.items()]
     lease.start(name, command, XLA_PYTHON_CLIENT_MEM_FRACTION=_HALF)
   for name in TRAININGS:
-    if lease.wait(name, lambda: _report_validation(lease.facts, lease.folder, told)):
+    if lease.wait(name):
       _report_test(lease.facts, name, lease.folder / name)
-
-
-def _report_validation(facts: Facts, folder: pathlib.Path, told: dict[str, int]) -> None:
-  """Records the evaluations that metrics.jsonl of each run has more than `told` lines of."""
-  for name in TRAININGS:
-    file = folder / name / "metrics.jsonl"
-    lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []
-    for line in lines[told.get(name, 0) :]:
-      values = json.loads(line)
-      shown = {key: round(values[f"eval/{key}"], 4) for key in _METRICS if f"eval/{key}" in values}
-      rates = {key: round(values[key], 3) for key in values if key.startswith(("time/", "train/"))}
-      facts.add(f"{name}_step", step=values["step"], **shown, **rates)
-    told[name] = len(lines)
 
 
 def _report_test(facts: Facts, name: str, run: pathlib.Path) -> None:

