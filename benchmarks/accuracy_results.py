@@ -13,7 +13,6 @@ KEPT = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100
 DEPTH = 100  # labels of each point
 REFERENCE = "xr_linear"
 _KS = (1, 3, 5, 10, 100)
-_SLACK = 1e-6  # largest difference between a metric computed here and the same one in a run's report
 
 
 class Result(NamedTuple):
@@ -24,7 +23,6 @@ class Result(NamedTuple):
     fit_seconds, test_seconds: wall-clock times.
     peak_bytes: peak resident memory; 0 is unknown.
     settings: the settings used, for readers of the file.
-    reported: the same metrics from the run's report, to be compared; any may be missing.
   """
 
   ids: np.ndarray
@@ -32,7 +30,6 @@ class Result(NamedTuple):
   test_seconds: float
   peak_bytes: int
   settings: dict
-  reported: dict[str, float]
 
 
 class Judge:
@@ -52,15 +49,8 @@ class Judge:
       result: the result of this seed.
       machine: the machine that it ran on.
       reference: XR-Linear's ids `[n, DEPTH]`; None if there are none, or the row is XR-Linear itself.
-
-    Raises:
-      ValueError: a reported metric differs from the one computed here.
     """
     means = metrics.evaluate(result.ids, self._truth, **self._with)
-    for name in KEPT:
-      reported = result.reported.get(name, means.get(name))
-      if name in means and abs(means[name] - reported) > _SLACK:
-        raise ValueError(f"{name}: {means[name]:.6f} counted here, and {reported:.6f} in the run's report")
     intervals = metrics.bootstrap_intervals(result.ids, self._truth, seed=0, **self._with)
     names = [name for name in KEPT if name in means]
     found = {

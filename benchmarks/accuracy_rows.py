@@ -142,8 +142,7 @@ def _fit_peer(name: str, seed: int, board: Board, options: Options, dataset: dat
     if name in _TREES:
       command.append(f"--kind={name}")
     if name == "mnrl":
-      command += [f"--workdir={workdir}", f"--model={locate(_MODEL).folder}"]
-      command += [f"--max_length={config_of(board).data.max_length}"]
+      command += [f"--model={locate(_MODEL).folder}", f"--max_length={config_of(board).data.max_length}"]
       command += [f"--{flag}={value}" for flag, value in options.mnrl.items()]
     if not _run(command, workdir, f"{board.name}: {name}, seed {seed}"):
       return False
@@ -167,34 +166,27 @@ def results(name: str, seed: int, board: Board) -> dict[str, tuple[str, Result]]
   """
   workdir = board.folder(name, seed)
   if name in PEERS:
-    return {name: (PEERS[name], _result(name, seed, board, "", {}))}
+    return {name: (PEERS[name], _result(name, seed, board))}
   what = accuracy_methods.ROWS[name].what + (f" ({board.family})" if board.suffix else "")
-  chosen, reported = _sources(workdir)
+  chosen = methods.read_config(workdir / "config.json").eval.scores
   if accuracy_methods.ROWS[name].experiment == "auto":  # its members are no rows
-    return {name: (f"{what}, hybrid", _result(name, seed, board, "", reported[chosen]))}
-  alone = "fused" if "fused" in reported else "encoder"
+    return {name: (f"{what}, hybrid", _result(name, seed, board))}
+  report = json.loads((workdir / "report" / "metrics.json").read_text())
+  alone = "fused" if "fused" in (chosen, *report.get("by_source", {})) else "encoder"
   if chosen != "hybrid":
-    return {name: (f"{what}, {_BY[alone]}", _result(name, seed, board, "", reported[chosen]))}
+    return {name: (f"{what}, {_BY[alone]}", _result(name, seed, board))}
   stored, suffix = workdir / "predictions" / f"test_{alone}.npz", f"_{alone}"
   command = [sys.executable, "-m", "xmc_jax.main", "--mode=evaluate", f"--workdir={workdir}"]
   again = f"{board.name}: {name}, seed {seed}, {_BY[alone]}"
   if not stored.exists() and not _run([*command, f"--scores={alone}"], workdir, again):
     return {}
   return {
-    name: (f"{what}, {_BY[alone]}", _result(name, seed, board, suffix, reported.get(alone, {}))),
-    f"{name}_hybrid": (f"{what}, hybrid", _result(name, seed, board, "", reported[chosen])),
+    name: (f"{what}, {_BY[alone]}", _result(name, seed, board, suffix)),
+    f"{name}_hybrid": (f"{what}, hybrid", _result(name, seed, board)),
   }
 
 
-def _sources(workdir: pathlib.Path) -> tuple[str, dict[str, dict[str, float]]]:
-  """Returns the scores that a run's config ranks by, and the test metrics of each of its score sources."""
-  report = json.loads((workdir / "report" / "metrics.json").read_text())
-  chosen = methods.read_config(workdir / "config.json").eval.scores
-  by_source = report.get("by_source", report.get("by_view", {}))
-  return chosen, {**by_source, chosen: report["metrics"]}
-
-
-def _result(name: str, seed: int, board: Board, suffix: str, reported: dict[str, float]) -> Result:
+def _result(name: str, seed: int, board: Board, suffix: str = "") -> Result:
   """Reads the result in a row's folder, from the predictions whose file name ends in `suffix`."""
   workdir = board.folder(name, seed)
   seconds = json.loads((workdir / "report" / "seconds.json").read_text())
@@ -205,7 +197,6 @@ def _result(name: str, seed: int, board: Board, suffix: str, reported: dict[str,
     test_seconds=seconds["test"],
     peak_bytes=_peak_bytes(workdir),
     settings=json.loads(settings.read_text()) if settings.exists() else {},
-    reported=reported,
   )
 
 

@@ -9,16 +9,14 @@ It imports nothing of xmc_jax; `benchmarks/exchange.py` describes the folder. Fe
 Agrawal and Varma, Parabel, WWW 2018; Khandagale, Xiao and Babbar, Bonsai, Machine Learning 2020.
 """
 
-import argparse
 import importlib.metadata
-import pathlib
 import time
 
 import numpy as np
 import omikuji
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file
-from worker_files import NGRAMS, texts_of, tfidf, write
+from worker_files import NGRAMS, parser_of, texts_of, tfidf, write
 
 # Annif's settings of both.
 KINDS = {
@@ -29,11 +27,8 @@ BEAM_SIZE = 50  # as XR-Linear's
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = parser_of(__doc__)
   parser.add_argument("--kind", choices=KINDS, required=True)
-  parser.add_argument("--folder", type=pathlib.Path, required=True)
-  parser.add_argument("--depth", type=int, required=True, help="labels to keep of each test point")
-  parser.add_argument("--seed", type=int, default=0, help="of no effect")
   options = parser.parse_args()
   train, test = (texts_of(options.folder, name) for name in ("train", "test"))
   truth = sp.load_npz(options.folder / "truth.npz").tocsr()

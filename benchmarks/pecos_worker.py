@@ -12,27 +12,21 @@ teacher-forcing and matcher-aware ones. Yu, Zhong, Zhang, Chang and Dhillon, PEC
 and Correlated Output Spaces, JMLR 2022.
 """
 
-import argparse
 import importlib.metadata
-import pathlib
 import time
 
 import numpy as np
 import scipy.sparse as sp
 from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xlinear import XLinearModel
-from worker_files import NGRAMS, texts_of, tfidf, write
+from worker_files import NGRAMS, parser_of, texts_of, tfidf, write
 
 INDEX = {"indexer_type": "hierarchicalkmeans", "nr_splits": 16, "max_leaf_size": 100}
 NEGATIVES, BEAM_SIZE = "tfn+man", 50
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--folder", type=pathlib.Path, required=True)
-  parser.add_argument("--depth", type=int, required=True, help="labels to keep of each test point")
-  parser.add_argument("--seed", type=int, default=0)
-  options = parser.parse_args()
+  options = parser_of(__doc__).parse_args()
   train, test = (texts_of(options.folder, name) for name in ("train", "test"))
   truth = sp.load_npz(options.folder / "truth.npz").tocsc().astype(np.float32)
 

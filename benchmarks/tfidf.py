@@ -1,15 +1,15 @@
 """Baselines without training: tf-idf rankings, written to a run's folder as a training writes its results.
 
-  python -m benchmarks.tfidf --kind=vote --config=experiments/dexml.py --workdir=runs/vote
+  python -m benchmarks.tfidf --kind=both --config=experiments/dexml.py --workdir=runs/both
 
 A text is a vector of its words, weighted by 1 + log count and inverse document frequency, scaled to length 1.
 Kinds:
 
-  labels     ranks labels by the cosine of their text
-  vote       ranks labels of the 20 nearest training points by the sum of the cosines of these points
-  vote_all   the same, but the rows held out for validation vote too: more data than methods train on
-  both       ranks by the vote plus the weighted cosine of the text; the weight is the best on validation rows
-  both_all   the same, but after the weight is chosen the rows held out for validation vote too
+  vote_all   ranks labels of the 20 nearest training points by the sum of the cosines of these points; the
+             rows held out for validation vote too: more data than methods train on
+  both       ranks by the vote, without these rows, plus the weighted cosine of the label's text; the weight
+             is the best on these rows
+  both_all   the same, but after the weight is chosen these rows vote too
 
 The config's data, validation rows, seed, depth and propensities are used: rows, filters and metrics are those
 of a training with the same config. Rows are ranked block by block, to limit memory. The test rows' labels go
@@ -38,9 +38,8 @@ from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs import create, evaluate
 from xmc_jax.storage import atomic
 
-KINDS = ("labels", "vote", "vote_all", "both", "both_all")
+KINDS = ("vote_all", "both", "both_all")
 NUM_NEIGHBOURS = 20
-_BOTH = ("both", "both_all")
 _WEIGHTS = (0.5, 0.1, 0.2, 1.0, 2.0)  # of the text's cosine; the first is used without validation rows
 _KS = (1, 3, 5, 10, 100)
 _MOST_SCORES = 1 << 25  # scores at once, if every text shared a word with every other: 400 MB
@@ -84,23 +83,22 @@ def by_vote(fitted: Fitted, queries: sp.csr_matrix) -> sp.csr_matrix:
   return sp.csr_matrix((shares[ids >= 0], ids[ids >= 0], indptr), shape) @ fitted.truth
 
 
-def rank(fitted: Fitted, kind: str, split: data.Split, k: int, weight: float = 0.0) -> Ranking:
+def rank(fitted: Fitted, split: data.Split, k: int, weight: float) -> Ranking:
   """Ranks the labels of a split's points; filtered pairs and labels without a score are left out.
 
   Args:
     fitted: the fitted vectors.
-    kind: one of KINDS.
     split: the points.
     k: the number of labels per point.
-    weight: weight of the text's cosine, if kind is 'both' or 'both_all'.
+    weight: weight of the text's cosine, beside the vote.
   """
   rows = max(1, _MOST_SCORES // max(fitted.points.shape[0], fitted.labels.shape[0]))
   ids, values = [np.zeros((0, k), np.int32)], [np.zeros((0, k), np.float32)]
   for start in range(0, len(split), rows):
     part = np.arange(start, min(start + rows, len(split)))
     queries = fitted.vectorizer.transform(split.texts[part])
-    scores = by_text(fitted, queries) if kind == "labels" else by_vote(fitted, queries)
-    if kind in _BOTH:
+    scores = by_vote(fitted, queries)
+    if weight:
       scores = (scores + weight * by_text(fitted, queries)).tocsr()
     found = largest(unfiltered(scores, split.filter[part]), k)
     ids.append(found[0])
@@ -117,7 +115,7 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
   dataset = create.load_data(config, None, "")
   config = create.fit_to_data(config, dataset)
   train, validation = data.hold_out(dataset.train, config.data.num_validation, config.train.seed)
-  settings, weight, found = config.eval, _WEIGHTS[0], []
+  settings, weight, found = config.eval, 0.0 if kind == "vote_all" else _WEIGHTS[0], []
   ks = tuple(k for k in _KS if k <= settings.k)
   started = time.perf_counter()
   fitted = fit(dataset.train if kind == "vote_all" else train, dataset.labels)
@@ -126,14 +124,14 @@ def run(kind: str, config, workdir: pathlib.Path) -> dict[str, float]:
   def score(split: data.Split, ids: np.ndarray) -> dict[str, float]:
     return metrics.evaluate(ids, split.unfiltered_positives, ks=ks, inverse_propensity=propensity)
 
-  if kind in _BOTH and len(validation):
-    ranked = (rank(fitted, kind, validation, settings.k, weight) for weight in _WEIGHTS)
+  if weight and len(validation):
+    ranked = (rank(fitted, validation, settings.k, weight) for weight in _WEIGHTS)
     found = [score(validation, ranking.ids)[settings.metric] for ranking in ranked]
     weight = _WEIGHTS[int(np.argmax(found))]
   if kind == "both_all":
     fitted = fit(dataset.train, dataset.labels)
   trained = time.perf_counter()
-  ranking = rank(fitted, kind, dataset.test, settings.k, weight)
+  ranking = rank(fitted, dataset.test, settings.k, weight)
   ids, truth = ranking.ids, dataset.test.unfiltered_positives
   seconds = {"train": trained - started, "test": time.perf_counter() - trained}
   report = {
@@ -156,7 +154,7 @@ def _write(workdir: pathlib.Path, report: dict, reading: dict, seconds: dict) ->
 
 def cli() -> None:
   config = config_flags.DEFINE_config_file("config", help_string="FILE.py[:preset]; --config.KEY=VALUE")
-  kind = flags.DEFINE_enum("kind", "vote", KINDS, "how labels are ranked")
+  kind = flags.DEFINE_enum("kind", "both", KINDS, "how labels are ranked")
   workdir = flags.DEFINE_string("workdir", None, "where report/ goes", required=True)
 
   def main(_: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Reads and writes the files of `benchmarks/exchange.py` in a worker's own environment, without xmc_jax."""
 
+import argparse
 import json
 import pathlib
 
@@ -8,6 +9,15 @@ import scipy.sparse as sp
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 NGRAMS = (1, 2)
+
+
+def parser_of(doc: str) -> argparse.ArgumentParser:
+  """Returns a parser of the flags that every worker is called with."""
+  parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("--folder", type=pathlib.Path, required=True)
+  parser.add_argument("--depth", type=int, required=True, help="labels to keep of each test point")
+  parser.add_argument("--seed", type=int, default=0)
+  return parser
 
 
 def texts_of(folder: pathlib.Path, name: str) -> list[str]:

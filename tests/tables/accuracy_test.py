@@ -205,7 +205,7 @@ def test_a_method_gives_two_rows_of_one_run(stage, ours):
 
 
 def test_a_run_without_a_hybrid_gives_one_row_and_classifiers_need_their_encoder(stage, ours):
-  ours.scores, ours.by_source = "fused", {"by_view": {"encoder": {}, "classifier": {}}}
+  ours.scores, ours.by_source = "fused", {"by_source": {"encoder": {}, "classifier": {}}}
   accuracy.main(["--rows", "dexa_classifier", *stage.flags])
   names = ("dexa", "dexa_classifier")
   trained = [command[3] for command in ours.commands]

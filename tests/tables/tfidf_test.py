@@ -67,14 +67,13 @@ def test_filtered_pairs_of_training_points_do_not_vote():
 
 @pytest.mark.parametrize("most_scores", [1 << 25, 3])  # all rows at once, and one by one
 def test_rankings_by_hand(most_scores, monkeypatch):
-  """The first point's label 0 is filtered: it is the point itself. -1 is what shares no word."""
+  """The first point's label 0 is filtered: it is the point itself. -1 is what has no score."""
   monkeypatch.setattr(tfidf, "_MOST_SCORES", most_scores)
   split = _split(["red apple", "red melon"], [[1, 0, 0], [0, 1, 0]], filtered=[(0, 0)])
-  ranked = {kind: tfidf.rank(_fitted(), kind, split, 3, weight=10).ids.tolist() for kind in tfidf.KINDS}
+  by_vote, by_both = (tfidf.rank(_fitted(), split, 3, weight).ids.tolist() for weight in (0, 10))
   # "Red melon" is as near to all points: votes are 2, 1 and 1 of 3; "pear melon" is nearest by its text.
-  assert ranked["labels"] == [[-1, -1, -1], [1, -1, -1]]
-  assert ranked["vote"] == ranked["vote_all"] == [[1, -1, -1], [0, 1, 2]]
-  assert ranked["both"] == ranked["both_all"] == [[1, -1, -1], [1, 0, 2]]
+  assert by_vote == [[1, -1, -1], [0, 1, 2]]
+  assert by_both == [[1, -1, -1], [1, 0, 2]]
 
 
 @pytest.mark.parametrize("kind", tfidf.KINDS)
@@ -102,7 +101,7 @@ def test_rows_held_out_vote_once_the_weight_is_chosen(tmp_path):
   weight = float(max(reports[0]["weights"], key=reports[0]["weights"].get))
   stored = []
   for kind, points in (("both", train), ("both_all", dataset.train)):
-    ranking = tfidf.rank(tfidf.fit(points, dataset.labels), "both", dataset.test, 10, weight)
+    ranking = tfidf.rank(tfidf.fit(points, dataset.labels), dataset.test, 10, weight)
     kept = sp.load_npz(tmp_path / kind / "predictions" / "test.npz")
     assert kept.indices.tolist() == ranking.ids[ranking.ids >= 0].tolist()
     np.testing.assert_array_equal(kept.data, ranking.scores[ranking.ids >= 0])
