@@ -7,12 +7,11 @@
 The data are made up: vectors are sampled around one centre per topic, texts hold words of their topic and
 common words (Zipf), and a point has three labels on average. The model is fitted on 1,000 queries. Then texts
 are ranked 1,024 at a time, as predict does, and one at a time, as a prompt does. Results go to
-docs/results/hybrid_cost.json under the size and the backend, and into the table of docs/performance.md.
+docs/results/hybrid_cost.json under the size and the backend.
 """
 
 import json
 import pathlib
-import re
 import statistics
 import time
 
@@ -26,9 +25,7 @@ from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
 from xmc_jax.storage import atomic
 
-_DOCS = pathlib.Path(__file__).parents[1] / "docs"
-_RESULTS, _PAGE = _DOCS / "results" / "hybrid_cost.json", _DOCS / "performance.md"
-_TABLE = re.compile(r"(<!-- hybrid cost -->\n).*?(<!-- end -->)", re.DOTALL)
+_RESULTS = pathlib.Path(__file__).parents[1] / "docs" / "results" / "hybrid_cost.json"
 _WORDS, _OF_TOPIC, _TOPICS = 200_000, 40, 2000
 _LABELS_A_POINT = 3
 _FITTED, _RANKED, _SINGLE, _BLOCK, _K = 1000, 4096, 100, 1024, 100
@@ -147,19 +144,6 @@ def opened_run(workdir: pathlib.Path) -> dict[str, float]:
   }
 
 
-def table(kept: dict[str, dict]) -> str:
-  """Returns a Markdown table of all measurements."""
-  columns = ["", "open, s", "fit, s", "ms, one of many", "ms, alone", "GB, of that data"]
-  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-  for name, found in sorted(kept.items(), key=lambda item: item[1].get("ms_a_text", 0)):
-    of_many = found["ms_a_text"] if "ms_a_text" in found else 1e3 / found["texts_a_second"]
-    fit = f"{found['fit_seconds']:.1f}" if "fit_seconds" in found else ""
-    data = f", {found['data_GB']:.1f}" if "data_GB" in found else ""
-    cells = [f"{found['open_seconds']:.1f}", fit, f"{of_many:.2f}", f"{found['ms_alone']:.1f}"]
-    lines.append(f"| {name} | {' | '.join(cells)} | {found['peak_GB']:.1f}{data} |")
-  return "\n".join(lines) + "\n"
-
-
 def main() -> None:
   given = flags.parse(__doc__, labels=11_438, points=9_914, width=384, backend="exact", run=pathlib.Path)
   if given.run:
@@ -171,8 +155,6 @@ def main() -> None:
   kept = json.loads(_RESULTS.read_text()) if _RESULTS.exists() else {}
   kept[name] = {**found, "machine": children.machine()}
   atomic.write_text(_RESULTS, json.dumps(kept, indent=1) + "\n")
-  page = _TABLE.sub(lambda block: block[1] + table(kept) + block[2], _PAGE.read_text())
-  atomic.write_text(_PAGE, page)
 
 
 if __name__ == "__main__":

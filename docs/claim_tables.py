@@ -5,6 +5,7 @@ import json
 import pathlib
 import statistics
 
+from markdown_table import markdown_table
 from scipy.stats import t as student
 
 _COSTS = ("minutes", "GB")  # of a run, whatever ranks its labels: the median over seeds
@@ -30,14 +31,14 @@ def claim_table(names: list[str], results: pathlib.Path) -> str:
   titles = ["", *(f"{name} {metric}" for name in sets for metric in metrics)]
   if sets == ["Debian"]:
     titles = ["", *metrics]  # its files have no ending: neither have those of other sets that stand alone
-  lines = [f"| {' | '.join(titles).replace('_', ' ')} |", "|---" * len(titles) + "|"]
+  lines = []
   for name, by_set in of_names.items():
     chosen = name.partition("/")[2]
     for row in [chosen] if chosen else dict.fromkeys(row for rows in by_set.values() for row in rows):
       seeds = [by_set.get(name, {}).get(row, []) for name in sets]
       cells = [_level(one, metric, metric == metrics[0]) for one in seeds for metric in metrics]
-      lines.append(f"| {row.replace('_', ' ')} | {' | '.join(cells)} |")
-  return "\n".join(lines) + "\n"
+      lines.append([row.replace("_", " "), *cells])
+  return markdown_table([title.replace("_", " ") for title in titles], lines)
 
 
 def epochs_table(names: list[str], results: pathlib.Path) -> str:
@@ -50,12 +51,12 @@ def epochs_table(names: list[str], results: pathlib.Path) -> str:
     return "Nothing has been trained yet.\n"
   target, epochs = curves[names[0]][-1], len(curves[names[0]])
   columns = ["", f"epochs to {100 * target:.1f}", "after 1 epoch", "best", f"after {epochs}"]
-  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  lines = []
   for name, curve in curves.items():
     reached = next((str(epoch) for epoch, value in enumerate(curve, 1) if value >= target), "never")
-    shown = " | ".join(f"{100 * value:.1f}" for value in (curve[0], max(curve), curve[-1]))
-    lines.append(f"| {name.partition('/')[2].replace('_', ' ')} | {reached} | {shown} |")
-  return "\n".join(lines) + "\n"
+    shown = [f"{100 * value:.1f}" for value in (curve[0], max(curve), curve[-1])]
+    lines.append([name.partition("/")[2].replace("_", " "), reached, *shown])
+  return markdown_table(columns, lines)
 
 
 def sets_table(names: list[str], results: pathlib.Path) -> str:
@@ -82,11 +83,9 @@ def sets_table(names: list[str], results: pathlib.Path) -> str:
   ran = [True, True, *(any(cells) for cells in [*zip(*lines)][2:])]
   missing = ", ".join(name for name, had in zip(_SETS, ran[2:]) if not had)
   lines = [[*line[:2], *(cell or "not run" for cell in line[2:])] for line in lines]
-  header, *rest = [
-    f"| {' | '.join(itertools.compress(line, ran))} |\n"
-    for line in ([f"not run: {missing}" if missing else "", "", *_SETS], *lines)
-  ]
-  return "".join([header, "|---" * sum(ran) + "|\n", *rest])
+  titles = [f"not run: {missing}" if missing else "", "", *_SETS]
+  shown_of = lambda line: list(itertools.compress(line, ran))
+  return markdown_table(shown_of(titles), map(shown_of, lines))
 
 
 def claims_csv(results: pathlib.Path) -> str:
@@ -101,13 +100,13 @@ def claims_csv(results: pathlib.Path) -> str:
 
 def minutes_table(names: list[str], results: pathlib.Path) -> str:
   """Returns a Markdown table of the minutes that all rows of claims took to train, set by set."""
-  lines = [f"|  | {' | '.join(_SETS)} |", "|---" * (len(_SETS) + 1) + "|"]
+  lines = []
   for name in names:
     by_set = _by_set(name, results)
     trained = [by_set.get(of_set, {}).values() for of_set in _SETS]
     minutes = [sum(seed.get("minutes", 0) for seeds in rows for seed in seeds) for rows in trained]
-    lines.append(f"| `{name}` | {' | '.join(f'{spent:.0f}' if spent else '' for spent in minutes)} |")
-  return "\n".join(lines) + "\n"
+    lines.append([f"`{name}`", *(f"{spent:.0f}" if spent else "" for spent in minutes)])
+  return markdown_table(["", *_SETS], lines)
 
 
 def _by_set(claim: str, results: pathlib.Path) -> dict[str, dict[str, list[dict]]]:

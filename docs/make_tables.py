@@ -16,6 +16,7 @@ A table is written between a mark and `<!-- end -->`, in percent, minutes and GB
   <!-- planned: NAME ... -->         the same programs beside --mode=plan
   <!-- lease -->                     what benchmarks.accelerator predicts, and what its lease measured
   <!-- serving -->                   what benchmarks.serving measured
+  <!-- hybrid cost -->               what benchmarks.hybrid_cost measured
   <!-- settings: METHOD -->          a method's own settings; every_day, several, or without a name the others
   <!-- api -->                       the public names of each part of the library
 """
@@ -28,11 +29,17 @@ import sys
 
 _DOCS = pathlib.Path(__file__).parent
 sys.path[:0] = [str(_DOCS), str(_DOCS.parent)]  # wherever this file is loaded from, installed or not
-from accelerator_tables import compiled_table, lease_table, planned_table  # noqa: E402
 from api_tables import api_tables  # noqa: E402
 from claim_tables import claim_table, claims_csv, epochs_table, minutes_table, sets_table  # noqa: E402
-from serving_tables import serving_table  # noqa: E402
+from markdown_table import markdown_table  # noqa: E402
 from setting_tables import settings_list  # noqa: E402
+from speed_tables import (  # noqa: E402
+  compiled_table,
+  hybrid_cost_table,
+  lease_table,
+  planned_table,
+  serving_table,
+)
 
 
 def faults_table(_: list[str]) -> str:
@@ -40,17 +47,17 @@ def faults_table(_: list[str]) -> str:
   trials, disks = (
     json.loads((_DOCS / "results" / f"{name}.json").read_text()) for name in ("faults", "disks")
   )
-  lines = ["| fault | trials | lost work | how it is noticed |", "|---|---|---|---|"]
+  lines = []
   for kind in (kind for kind in _OF_FAULTS if kind in trials):
     found = trials[kind].values()
     count, steps = (sum(of_method.get(name, 0) for of_method in found) for name in ("trials", "steps_lost"))
     most = max(of_method.get("most", 0) for of_method in found)
     lost, noticed = _OF_FAULTS[kind]
-    lines.append(f"| {kind} | {count} | {lost.format(steps / count, most)} | {noticed} |")
+    lines.append([kind, str(count), lost.format(steps / count, most), noticed])
   for task, found in disks.items():
     trials = f"{found['full']} full, of which {found['refused']} ended early; {found['read-only']} read-only"
-    lines.append(f"| a bad disk while {task} | {trials} | {_LOST[task]} | {_NOTICED} |")
-  return "\n".join(lines) + "\n"
+    lines.append([f"a bad disk while {task}", trials, _LOST[task], _NOTICED])
+  return markdown_table(["fault", "trials", "lost work", "how it is noticed"], lines)
 
 
 _BEST = 10  # rows of a set in the table, beside other systems
@@ -62,16 +69,15 @@ def accuracy_table(metrics: list[str]) -> str:
   P@1 has its bootstrap interval, and an arrow if the interval of the paired difference to XR-Linear lies on
   one side of 0 for every seed.
   """
-  lines = []
+  tables = []
   for name, rows in _accuracy_rows().items():
     best = {metric: max(_mean(row, "metrics", metric) for row in rows) for metric in metrics}
-    columns = ["", *metrics, "fit min"]
-    lines += [f"### {name}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    lines = []
     for row in [*rows[:_BEST], *(row for row in rows[_BEST:] if "experiment" not in row["asked"])]:
       cells = [_compared(row["seeds"], metric, best[metric]) for metric in metrics]
-      lines.append(f"| {row['what']} | {' | '.join(cells)} | {_fit_minutes(row):.1f} |")
-    lines.append("")
-  return "\n".join(lines[:-1]) + "\n" if lines else "Nothing has been run yet.\n"
+      lines.append([row["what"], *cells, f"{_fit_minutes(row):.1f}"])
+    tables.append(f"### {name}\n\n{markdown_table(['', *metrics, 'fit min'], lines)}")
+  return "\n".join(tables)
 
 
 def accuracy_csv() -> str:
@@ -129,17 +135,14 @@ def parts_table(names: list[str]) -> str:
   """
   part, *metrics = names
   paths = sorted((_DOCS / "results" / "hybrid_parts").glob(f"*_{part}.json"))
-  if not paths:
-    return "Nothing has been run yet.\n"
   found = {kept["set"]: kept["rows"] for kept in (json.loads(path.read_text()) for path in paths)}
   names = [name.removeprefix("LF-").partition("-")[0] for name in found]
   columns = ["", *(f"{name} {metric}" for name in names for metric in metrics)]
-  lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+  lines = []
   for row in dict.fromkeys(row for rows in found.values() for row in rows):
     scores = [rows.get(row, {}).get(metric) for rows in found.values() for metric in metrics]
-    cells = ["" if score is None else f"{100 * score:.1f}" for score in scores]
-    lines.append(f"| {row} | {' | '.join(cells)} |")
-  return "\n".join(lines) + "\n"
+    lines.append([row, *("" if score is None else f"{100 * score:.1f}" for score in scores)])
+  return markdown_table(columns, lines)
 
 
 def _mean(row: dict, what: str, metric: str) -> float:
@@ -207,6 +210,7 @@ _OF_RESULTS = {
   "planned": planned_table,
   "lease": lease_table,
   "serving": serving_table,
+  "hybrid cost": hybrid_cost_table,
 }
 _KINDS = {
   "faults": faults_table,
