@@ -8,15 +8,14 @@
 All embed the same titles with all-MiniLM-L6-v2 (or --model; a name in `xmc_jax.models.KNOWN` gets random
 weights), in one process on two threads, in turns, in float32; their vectors are first checked to agree to
 1e-4. The peers are: sentence-transformers' `encode`, which sorts by length; Hugging Face's model, batch by
-batch in the texts' order, padded to the batch's longest text; the same in ONNX Runtime, if it is installed,
-after its BERT optimiser; and Hugging Face's model padded to --max_length. Compilation is done before the
-first turn.
+batch in the texts' order, padded to the batch's longest text; and the same in ONNX Runtime,
+after its BERT optimiser. Compilation is done before the first turn.
 
 --one_batch gives ours and PyTorch's the same token ids, and times the models alone: forward, and loss and
 gradients of an in-batch softmax.
 """
 
-import importlib.util
+import importlib
 import json
 import os
 import pathlib
@@ -107,11 +106,12 @@ class Sentences:
 class HuggingFace:
   """Embeds texts with Hugging Face's model and tokenizer, batch by batch in the texts' order."""
 
-  def __init__(self, options, texts, padding):
-    self.name = f"Hugging Face, padded to {padding}"
+  name = "Hugging Face, padded to longest"
+
+  def __init__(self, options, texts):
     self._tokenizer = transformers.AutoTokenizer.from_pretrained(options.folder)
     self._model = transformers.AutoModel.from_pretrained(options.folder).eval()
-    self._options, self._texts, self._padding = options, texts, padding
+    self._options, self._texts = options, texts
 
   def _hidden(self, batch):
     with torch.inference_mode():
@@ -124,7 +124,7 @@ class HuggingFace:
         self._texts[start : start + size],
         truncation=True,
         max_length=self._options.max_length,
-        padding=self._padding,
+        padding="longest",
         return_tensors="pt",
       )
       found.append(pooled(self._hidden(batch), batch["attention_mask"]).numpy())
@@ -134,12 +134,13 @@ class HuggingFace:
 class Onnx(HuggingFace):
   """Embeds texts with the same model in ONNX Runtime."""
 
+  name = "ONNX Runtime, padded to longest"
+
   def __init__(self, options, texts):
     import onnxruntime
     from onnxruntime.transformers import optimizer
 
-    super().__init__(options, texts, "longest")
-    self.name = "ONNX Runtime, padded to longest"
+    super().__init__(options, texts)
     model = transformers.AutoModel.from_pretrained(options.folder, attn_implementation="eager").eval()
     path = os.path.join(options.folder_of_files, "model.onnx")
     torch.onnx.export(
@@ -252,17 +253,8 @@ def measure(options) -> None:
   start = time.perf_counter()
   wanted = ours.run()
   print(f"{len(texts):,} texts; first run with compilation {time.perf_counter() - start:.1f} s", flush=True)
-  peers = [
-    lambda: Sentences(options, texts),
-    lambda: HuggingFace(options, texts, "longest"),
-    lambda: HuggingFace(options, texts, "max_length"),
-  ]
-  if importlib.util.find_spec("onnxruntime"):
-    peers.insert(2, lambda: Onnx(options, texts))
-  else:
-    print("ONNX Runtime is not installed: left out", flush=True)
-  for make in peers:
-    theirs = make()
+  for peer in (Sentences, HuggingFace, Onnx):
+    theirs = peer(options, texts)
     difference = np.abs(theirs.run() - wanted).max()
     if difference > 1e-4:
       raise SystemExit(f"{theirs.name}: vectors differ by {difference:.1e}")

@@ -8,7 +8,7 @@ speed    `data.prepare` of --texts short texts, from files to a finished folder,
          Hugging Face's Rust tokenizer alone, `encode_batch_fast`, on the same texts in memory. Both run in
          one process on all cores, in turns. Tokens are checked to be the same
 large    the same by the command line, in a separate process
-predict  labels of --lines texts; the process is killed half-way (-9), and the same command runs again
+predict  labels of --lines texts; the process is killed (-9) after --seconds, and the same command runs again
 
 Texts are random words of real titles, as many in a text as titles have. Points have three labels each.
 """
@@ -131,9 +131,8 @@ def predict_large(given) -> None:
       file.writelines(f"a window manager for X{number}\n" for number in range(given.lines))
     command = [sys.executable, "-m", "xmc_jax.main", "--mode=predict", f"--workdir={given.run.absolute()}"]
     command += ["--k=1", f"--input={source}", f"--output={destination}"]
-    part, start = destination.with_name("out.jsonl.part"), time.perf_counter()
-    rate = _rate(command, part)
-    first = measured(command, kill_after=given.lines / rate / 2)
+    start = time.perf_counter()
+    first = measured(command, kill_after=given.seconds)
     seconds, peak, said = measured(command)
     print(said.strip())
     count = wrong = 0
@@ -144,23 +143,12 @@ def predict_large(given) -> None:
     print(f"killed after {first[0]:.0f} s, then {seconds:.0f} s; {time.perf_counter() - start:.0f} s in all")
 
 
-def _rate(command: list[str], part: pathlib.Path) -> float:
-  """Returns the lines per second of the first minute; deletes what was written."""
-  measured(command, kill_after=60)
-  with part.open("rb") as file:
-    lines = sum(1 for _ in file)
-  for path in part.parent.glob("*.part*"):
-    path.unlink()
-  print(f"{lines / 60:,.0f} lines a second, starting included", flush=True)
-  return max(lines, 1) / 60
-
-
 _PARTS = {"speed": compare, "large": prepare_large, "predict": predict_large}
 
 
 def main() -> None:
   sizes = {"texts": 1_000_000, "points": 5_000_000, "labels": 1_000_000, "lines": 10_000_000}
-  given = flags.parse(__doc__, _PARTS, rounds=3, run=pathlib.Path, **sizes)
+  given = flags.parse(__doc__, _PARTS, rounds=3, run=pathlib.Path, seconds=900.0, **sizes)
   _PARTS[given.part](given)
 
 

@@ -36,7 +36,7 @@ _PARSER = """
 import argparse, json, runpy, sys
 from unittest import mock
 import sklearn.cluster, transformers  # before there is a torch that is none
-for peer in ("torch", "faiss", "hnswlib", "sentence_transformers"):
+for peer in ("torch", "faiss", "sentence_transformers"):
   sys.modules.setdefault(peer, mock.MagicMock())
 class Parsed(BaseException):
   pass
