@@ -29,11 +29,10 @@ _CHUNKS = ("_chunk", "uncached_tokens", "keep_scores")  # ends of keys
 _VOCABULARY, _NUM_POSITIVES = 30_522, 16
 # FLOP/s of products by the type of their operands, and bytes per second. Assumed for an H200: 78 % of the 790
 # TFLOP/s that large bfloat16 products reach on one (in float32 of the data sheet's 67), 85 % of 4.3 TB/s; for
-# an H100 of 798 and 3.0, for a TPU v5e of its data sheet.
+# an H100 of 798 and 3.0. Of a TPU there is no account.
 _RATES = {
   "h200": ({"bf16": 0.78 * 790e12, "f32": 0.78 * 67e12}, 0.85 * 4.3e12),
   "h100": ({"bf16": 0.78 * 798e12, "f32": 0.78 * 67e12}, 0.85 * 3.0e12),
-  "v5e": ({"bf16": 0.78 * 197e12, "f32": 0.78 * 197e12 / 6}, 0.85 * 0.819e12),
 }
 
 # Without a device XLA has no settings for Triton's products that it has not tuned; so libraries multiply.
@@ -107,7 +106,7 @@ def compile_step(
   memory, text = program.memory_analysis(), program.as_text()
   plan = plans.plan(config, plans.sizes_of(config), CHIPS[target])
   found = {
-    **account(text, target),
+    **(account(text, target) if target in _RATES else {}),
     "planned_seconds": round(plan.seconds, 4),
     "planned_gigabytes": round(sum(plan.moments["training"].values()) / 1e9, 2),
     "trace_seconds": round(traced - start, 1),
@@ -141,8 +140,8 @@ def main(arguments: list[str]) -> None:
   points, labels = _groups(options.points), _groups(options.labels)
   found, text = compile_step(config, options.target, points, labels)
   print(json.dumps(found, indent=2))
-  longest = sorted(hlo.kernels(text), key=lambda kernel: -seconds(kernel, options.target))
-  for one in longest[: options.kernels]:
+  kernels = hlo.kernels(text) if options.kernels else []
+  for one in sorted(kernels, key=lambda kernel: -seconds(kernel, options.target))[: options.kernels]:
     kind = "product" if one.is_product else ""
     print(
       f"{1e3 * seconds(one, options.target):8.2f} ms {one.num_bytes / 1e6:9.1f} MB x{one.times:<5d} {kind:8s}"

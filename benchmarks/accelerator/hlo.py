@@ -1,9 +1,9 @@
-"""Counts, in a compiled program's HLO, the kernels, the bytes that they move and the FLOPs of their products.
+"""Counts the kernels of a program's HLO for a GPU, the bytes that they move and the FLOPs of their products.
 
 A kernel is an instruction that runs by itself: a fusion, a product, a copy, a sort. It reads its operands
 once and writes its result once. Of an operand that it only slices or gathers it reads the slices; a result
-that it updates in place is written where it is updated. A loop counts as often as XLA or its condition
-says that it runs, and else once.
+that it updates in place is written where it is updated. A loop counts as often as XLA says that it
+runs, and else once.
 """
 
 import collections
@@ -15,7 +15,6 @@ from typing import NamedTuple
 _WIDTHS = {1: "pred s8 u8", 2: "bf16 f16 s16 u16", 4: "f32 s32 u32", 8: "f64 s64 u64"}
 _BYTES = {kind: width for width, kinds in _WIDTHS.items() for kind in kinds.split()}
 _ARRAY = re.compile(rf"({'|'.join(_BYTES)})\[([\d,]*)\]")
-_PLACED = re.compile(_ARRAY.pattern + r"(\{[^}]*\})?")
 _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)\)?|\S+) ([\w\-]+)\((.*)$")
 # They only name what is there, or wait for it.
@@ -23,7 +22,6 @@ _FREE = {
   *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota", "partition-id"),
   "optimization-barrier",
 }
-_NO_WORK = ('custom_call_target="AllocateBuffer"', 'custom_call_target="ConcatBitcast"')
 _PRODUCTS = ("gemm", "cublas", "cudnn", "fmha", "dot", "matmul", "conv")  # in the names of library calls
 
 
@@ -95,12 +93,12 @@ def _run(computations, name: str, times: int) -> Iterator[Kernel]:
   """Yields the kernels of a computation that runs `times` times."""
   inside = computations[name]
   for one in inside.values():
-    if one.kind in _FREE or one.kind.endswith("-done") or any(name in one.rest for name in _NO_WORK):
+    if one.kind in _FREE or one.kind.endswith("-done"):
       continue
     called = _called(one)
     if one.kind == "while":
-      trips = _trips(one, computations.get(called["condition"], {}))
-      yield from _run(computations, called["body"], times * trips)
+      known = re.search(r'known_trip_count":\{"n":"(\d+)"', one.rest)
+      yield from _run(computations, called["body"], times * (int(known[1]) if known else 1))
     elif one.kind == "conditional":
       branches = [list(_run(computations, branch, times)) for branch in called["branches"]]
       yield from max(branches, key=lambda found: sum(kernel.times * kernel.num_bytes for kernel in found))
@@ -110,19 +108,9 @@ def _run(computations, name: str, times: int) -> Iterator[Kernel]:
       yield _kernel(computations, inside, one, called.get("calls", ""), times)
 
 
-def _trips(loop: Instruction, condition: Mapping[str, Instruction]) -> int:
-  """Returns how often a loop runs: as XLA says, or up to the constant that its counter is compared with."""
-  if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.rest):
-    return int(known[1])
-  for last in (one for one in condition.values() if one.is_root and "direction=LT" in one.rest):
-    limits = [condition[name] for name in last.operands if name in condition]
-    return math.prod(int(one.rest.split(")")[0]) for one in limits if one.kind == "constant")
-  return 1
-
-
 def _called(one: Instruction) -> dict:
   """Returns the computations that an instruction names."""
-  found = dict(re.findall(r"(body|condition|calls|to_apply)=%?([\w.\-]+)", one.rest))
+  found = dict(re.findall(r"(body|calls|to_apply)=%?([\w.\-]+)", one.rest))
   if one.kind == "call":
     found["calls"] = found.get("to_apply", "")
   if one.kind == "conditional":
@@ -149,9 +137,8 @@ def _kernel(computations, inside, one: Instruction, fused: str, times: int) -> K
 
 
 def _size(shape: str) -> int:
-  """Returns the bytes of an array or of all arrays of a tuple, without those in a TPU's vector memory."""
-  arrays = _PLACED.findall(shape)
-  return sum(_BYTES[kind] * _count(dims) for kind, dims, layout in arrays if "S(1)" not in layout)
+  """Returns the bytes of an array or of all arrays of a tuple."""
+  return sum(_BYTES[kind] * _count(dims) for kind, dims in _ARRAY.findall(shape))
 
 
 def _count(dims: str) -> int:
@@ -163,9 +150,6 @@ def _plain_bytes(one: Instruction, operands: list[Instruction]) -> tuple[int, in
   result = _size(one.shape)
   if one.kind in ("gather", "dynamic-slice", "slice"):
     return result, result
-  if one.kind == "slice-start":  # its shape is (what it is of, the slice, ...)
-    kind, dims = _ARRAY.findall(one.shape)[1]
-    return _BYTES[kind] * _count(dims), 0
   if one.kind == "dynamic-update-slice":
     return 2 * _size(operands[1].shape), 0
   if one.kind == "scatter":
@@ -219,47 +203,10 @@ def _written_by(body, one: Instruction) -> int:
   return 0 if one.kind == "parameter" else _size(one.shape)
 
 
-def _convolved(left: str, right: str, one: Instruction) -> tuple[str, float]:
-  """Returns the type and the FLOPs of a convolution, as which a TPU's compiler writes every product.
-
-  Axes over which a product is batched are spatial there, with a window of which each result sees one place.
-  """
-  labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.rest)
-  window = re.search(r"window=\{([^}]*)\}", one.rest)
-  given = dict(part.split("=") for part in window[1].split()) if window else {}
-  arrays = [_ARRAY.findall(shape)[0] for shape in (left, right, one.shape)]
-  (kind, of_left), (_, of_right), (_, of_result) = arrays
-  if not labels:
-    return kind, 0.0
-  sizes = [
-    dict(zip(names, map(int, dims.split(",")), strict=True))
-    for names, dims in zip(labels.groups(), (of_left, of_right, of_result), strict=True)
-  ]
-  inner = float(sizes[1]["i"])
-  for axis in sorted(set(labels[2]) - {"i", "o"}):
-    each = {key: value.split("x")[int(axis)] for key, value in given.items()}
-    inner *= _places(sizes[0][axis], sizes[1][axis], sizes[2][axis], each)
-  return kind, 2.0 * _count(of_result) * inner
-
-
-def _places(left: int, right: int, result: int, window: Mapping[str, str]) -> float:
-  """Returns how many places of one spatial axis a result sees on average, without padding and holes."""
-  if int(window.get("lhs_dilate", 1)) > 1:
-    return 1.0  # a batch
-  start, stride = int(window.get("pad", "0_0").split("_")[0]), int(window.get("stride", 1))
-  if not start:
-    return float(right)
-  seen = ((place * stride + offset - start) for place in range(result) for offset in range(right))
-  return sum(0 <= position < left for position in seen) / result
-
-
 def _flops(body: Mapping[str, Instruction]) -> dict[str, float]:
   """Returns the FLOPs of the products in a computation, by the type of what is multiplied."""
   found: collections.Counter[str] = collections.Counter()
   for one in body.values():
-    if one.kind == "convolution" and all(name in body for name in one.operands):
-      kind, number = _convolved(*(body[name].shape for name in one.operands), one)
-      found[kind] += number
     if one.kind != "dot":
       continue
     left = body.get(one.operands[0])

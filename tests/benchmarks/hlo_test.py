@@ -31,54 +31,6 @@ def test_kernels_bytes_and_flops_are_those_worked_by_hand():
   assert [name for name, kernel in found.items() if kernel.is_product] == ["product", "scores"]
 
 
-# As a TPU's compiler writes: a loop without its number of trips, and every product as a convolution.
-OF_TPU = """
-%until (a.1: (s32[], bf16[5,12,16])) -> pred[] {
-  %a.1 = (s32[]{:T(128)}, bf16[5,12,16]{2,0,1:T(8,128)(2,1)}) parameter(0)
-  %seven = s32[]{:T(128)} constant(7)
-  %number = s32[]{:T(128)} get-tuple-element(%a.1), index=0
-  ROOT %less = pred[]{:T(512)} compare(%number, %seven), direction=LT
-}
-
-%body (b: (s32[], bf16[5,12,16])) -> (s32[], bf16[5,12,16]) {
-  %b = (s32[]{:T(128)}, bf16[5,12,16]{2,0,1:T(8,128)(2,1)}) parameter(0)
-  %x = bf16[5,12,16]{2,0,1:T(8,128)(2,1)} get-tuple-element(%b), index=1
-  %kernel = bf16[16,32,1]{1,0,2} constant({...})
-  %dense = bf16[5,12,32]{2,0,1:T(8,128)(2,1)} convolution(%x, %kernel), window={size=1}, dim_labels=b0f_io0->b0f
-  %keys = bf16[5,3,4,12]{3,2,1,0} constant({...})
-  %queries = bf16[5,3,4,12]{3,2,1,0} constant({...})
-  %scores = f32[5,3,12,12]{3,2,1,0} convolution(%queries, %keys), window={size=5x3 stride=4x2 lhs_dilate=5x3}, dim_labels=01fb_01io->01bf
-  %one = bf16[5,4,1]{2,1,0} constant({...})
-  %few = bf16[12,6,4]{2,1,0} constant({...})
-  %mixed = bf16[5,12,6]{2,1,0} convolution(%one, %few), window={size=12 pad=11_11 rhs_reversal=1}, dim_labels=bf0_0oi->b0f
-  %room = bf16[99,99]{1,0} custom-call(), custom_call_target="AllocateBuffer"
-  %near = bf16[5,12,16]{2,0,1:T(8,128)(2,1)S(1)} copy(%x)
-  %next = s32[]{:T(128)} get-tuple-element(%b), index=0
-  ROOT %both = (s32[]{:T(128)}, bf16[5,12,16]{2,0,1:T(8,128)(2,1)}) tuple(%next, %x)
-}
-
-ENTRY %main (p: (s32[], bf16[5,12,16])) -> (s32[], bf16[5,12,16]) {
-  %p = (s32[]{:T(128)}, bf16[5,12,16]{2,0,1:T(8,128)(2,1)}) parameter(0)
-  ROOT %loop = (s32[]{:T(128)}, bf16[5,12,16]{2,0,1:T(8,128)(2,1)}) while(%p), condition=%until, body=%body
-}
-"""  # noqa: E501
-
-
-def test_products_and_loops_of_a_tpu():
-  found = {kernel.name: kernel for kernel in hlo.kernels(OF_TPU)}
-  assert {name: kernel.times for name, kernel in found.items()} == {
-    "dense": 7,
-    "scores": 7,
-    "mixed": 7,
-    "near": 7,
-  }
-  # Read from the device's memory, written to the vector memory.
-  assert found["near"].num_bytes == 2 * 5 * 12 * 16
-  assert found["dense"].flops == {"bf16": 2 * 5 * 12 * 32 * 16}
-  assert found["scores"].flops == {"bf16": 2 * 5 * 3 * 12 * 12 * 4}  # a batch of 5 x 3 products
-  assert found["mixed"].flops == {"bf16": 2 * 5 * 12 * 6 * 4}  # each result sees one token, not 12
-
-
 def test_an_account_sums_kernels_over_their_runs():
   found = compiled.account(PROGRAM, "h200")
   assert found["kernels"] == 17
