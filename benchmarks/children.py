@@ -5,7 +5,6 @@ import os
 import pathlib
 import platform
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
@@ -60,15 +59,9 @@ def forget_peak() -> None:
 
 
 def machine() -> str:
-  """Describes this machine's cores, memory and, if NVIDIA's driver is installed, its accelerators."""
-  parts = [f"{os.cpu_count()} cores of {_processor()}"]
+  """Describes this machine's cores and memory."""
   memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-  parts.append(f"{memory / 2**30:.0f} GiB")
-  if shutil.which("nvidia-smi"):
-    asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    answer = subprocess.run(asked, capture_output=True, text=True)
-    parts += [name.strip() for name in answer.stdout.splitlines() if name.strip() and not answer.returncode]
-  return ", ".join(parts)
+  return f"{os.cpu_count()} cores of {_processor()}, {memory / 2**30:.0f} GiB"
 
 
 def _processor() -> str:

@@ -1,6 +1,6 @@
 """Makes xmc_jax/retrieval/fixed_weights.json: weights of the sources, for runs with few validation rows.
 
-  python -m benchmarks.fixed_weights --runs runs/dexml-debian runs/cpp runs/tate runs/wordnet
+  python -m benchmarks.fixed_weights runs/dexml-debian runs/cpp runs/tate runs/wordnet
 
 A logistic regression on the candidates of all runs' validation rows gives the weights; each run has the same
 total weight. The strength of regularisation is chosen by leaving one run out: each run is ranked by weights
@@ -8,13 +8,14 @@ fitted to the others. For each strength, the metrics on validation rows are prin
 strength with the best mean of these metrics is used.
 """
 
-import argparse
 import json
 import pathlib
+import sys
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks import flags
 from benchmarks.hybrid_parts import Material, flat, in_order
 from xmc_jax.retrieval import features
 from xmc_jax.storage import atomic
@@ -57,12 +58,10 @@ def travelled(materials: list[Material], candidates: list[tuple], strength: floa
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--runs", type=pathlib.Path, nargs="+", required=True, help="finished runs' folders")
-  materials = [Material(run) for run in parser.parse_args().runs]
+  materials = [Material(run) for run in flags.parse(__doc__, folders="runs").runs]
   names = {tuple(features.feature_names(material.fitting.names)) for material in materials}
   if len(names) > 1:
-    parser.error("all runs must have the same sources")
+    sys.exit("all runs must have the same sources")
   candidates = [material.candidates(material.held_out, material.fitting) for material in materials]
   means = {}
   for strength in _STRENGTHS:

@@ -12,7 +12,7 @@ _TOTAL_STEPS = 1000  # length of the learning rate schedule
 
 
 def decoupled_softmax(scores, positives, excluded, weights):
-  """Returns the mean loss of `[n, L]` scores: true and filtered labels are not in the denominator.
+  """Returns the losses `[n]` of `[n, L]` scores: true and filtered labels are not in the denominator.
 
   Args:
     scores: `[n, L]` scores.
@@ -25,7 +25,7 @@ def decoupled_softmax(scores, positives, excluded, weights):
     hidden.scatter_(1, torch.where(columns >= 0, columns, scores.shape[1]), True)
   log_negatives = scores.masked_fill(hidden[:, :-1], -torch.inf).logsumexp(1, keepdim=True)
   margins = log_negatives - scores.gather(1, positives.clamp(min=0))
-  return (weights * torch.nn.functional.softplus(margins)).sum(1).mean()
+  return (weights * torch.nn.functional.softplus(margins)).sum(1)
 
 
 class Torch:
@@ -70,7 +70,8 @@ class Torch:
       labels = torch.cat([self._embed(ids) for ids in self._chunks])
     labels.requires_grad_()
     scores = self._embed(self._points) @ labels.T / self._temperature
-    loss = decoupled_softmax(scores, *map(self._on_device, (batch.positives, batch.excluded, batch.weights)))
+    known = map(self._on_device, (batch.positives, batch.excluded, batch.weights))
+    loss = decoupled_softmax(scores, *known).mean()
     loss.backward()
     for ids, gradients in zip(self._chunks, labels.grad.split(_CHUNK)):
       self._embed(ids).backward(gradients)

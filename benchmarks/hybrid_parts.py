@@ -11,12 +11,12 @@ not run again if that file exists. Parts:
   rows      fitted on 0, 20, 50, 100, 300, 1,000 and 3,000 validation rows, if there are so many
 """
 
-import argparse
 import json
 import pathlib
 
 import numpy as np
 
+from benchmarks import flags
 from xmc_jax import metrics
 from xmc_jax.retrieval import features, hybrid, hybrid_model
 from xmc_jax.retrieval.search import Ranking
@@ -129,10 +129,7 @@ def in_order(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("--run", type=pathlib.Path, required=True, help="a finished run's folder")
-  parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
-  given = parser.parse_args()
+  given = flags.parse(__doc__, run=pathlib.Path, parts=tuple(_PARTS))
   material = Material(given.run)
   for part in given.parts:
     path = _RESULTS / f"{material.name}_{part}.json"

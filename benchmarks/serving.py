@@ -4,9 +4,9 @@
 
 Starts `--mode=serve` on a free port of this machine for each run. Asks it for the labels of one text at a
 time, and for its embedding, over connections that stay open: 1, 8 and 64 clients at once, each of which
-waits for its answer before it asks again. The texts are the run's test texts, in their order. The clients
-are one process, on the same cores as the server. Each figure is the median of --rounds rounds, which take
-turns, with the lowest and the highest.
+waits for its answer before it asks again: at most --requests in a round, and --seconds. The texts are the
+run's test texts, in their order. The clients are one process, on the same cores as the server. Each figure is
+the median of --rounds rounds, which take turns, with the lowest and the highest.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 
-from benchmarks import children
+from benchmarks import children, flags
 from xmc_jax import data
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -130,14 +130,9 @@ def spread(rows: list[dict], key: str) -> list[float]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("runs", nargs="+", type=pathlib.Path, help="folders of trained runs")
-  parser.add_argument("--rounds", type=int, default=5)
-  parser.add_argument("--requests", type=int, default=2000, help="of a round, at most")
-  parser.add_argument("--seconds", type=float, default=10.0, help="of a round, at most")
-  parser.add_argument("--k", type=int, default=5)
-  parser.add_argument("--output", type=pathlib.Path, help="a JSON file for the figures")
-  given = parser.parse_args()
+  given = flags.parse(
+    __doc__, folders="runs", rounds=5, requests=2000, seconds=10.0, k=5, output=pathlib.Path
+  )
   found = []
   for workdir in given.runs:
     found.append(of_run(workdir, given))

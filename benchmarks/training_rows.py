@@ -8,13 +8,13 @@ ranking without an error gets. Writes docs/results/claim_training_rows.json, whi
 `<!-- claim: training_rows METRIC ... -->` in a page of docs/ shows.
 """
 
-import argparse
 import json
 import pathlib
 
 import numpy as np
 import scipy.sparse as sp
 
+from benchmarks import flags
 from xmc_jax import metrics
 from xmc_jax.batching import ragged
 from xmc_jax.experiments.claims import run as claims
@@ -46,10 +46,8 @@ def metrics_of(folder: pathlib.Path) -> dict[str, float]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("runs", nargs="+", type=pathlib.Path, metavar="RUN", help="CLAIM/ROW-SEED")
   rows: dict[str, list[dict[str, float]]] = {}
-  for folder in parser.parse_args().runs:
+  for folder in flags.parse(__doc__, folders="runs").runs:
     found = metrics_of(folder)
     rows.setdefault(f"{folder.parent.name}_{folder.name.rpartition('-')[0]}", []).append(found)
     print(folder, json.dumps({name: round(100 * value, 1) for name, value in found.items()}), flush=True)

@@ -139,7 +139,7 @@ class Sentences:
       vectors = [self.model(texts_of(*side))["sentence_embedding"].double() for side in sides]
     scores = vectors[0] @ vectors[1].T / _OURS["method.temperature"]
     known = place[batch.positives[points]], place[batch.excluded[points]], batch.weights[points]
-    return float(decoupled_softmax(scores, *map(torch.from_numpy, known)))
+    return float(decoupled_softmax(scores, *map(torch.from_numpy, known)).mean())
 
 
 def beside_sentence_transformers(options, folder: pathlib.Path) -> None:

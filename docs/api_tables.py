@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _MODULES = ("errors", "types")  # what a new method or a caller needs of those that are no subpackages
-_NAMES_ALONE = {"config", "methods", "models", "plan", "refresh"}  # parts for those who change the library
+_NAMES_ALONE = {  # parts for those who change the library
+  *("config", "methods", "models", "ops", "plan", "refresh", "report", "retrieval", "types"),
+}
 
 
 class PublicName(NamedTuple):

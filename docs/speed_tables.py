@@ -43,8 +43,6 @@ _FACTS = (
   ("rae_xmc_test", "hybrid", "RAE-XMC, MiniLM-L6, test P@1 by the hybrid", "49.6 on a CPU"),
   ("rae_xmc_test", "fused", "as its paper ranks", "45.2 on a CPU"),
   ("rae_xmc_test", "at", "seconds until its test table", "2,800 on a CPU"),
-  ("dexml_test", "hybrid", "DEXML, MiniLM-L6, all labels, test P@1 by the hybrid", ""),
-  ("dexml_test", "encoder", "as its paper ranks", ""),
 )
 
 
@@ -88,7 +86,7 @@ def _measured(facts: list[dict[str, Any]], figure: str) -> str:
     return ""
   if figure == "utilisation":
     return f"{facts[-1]['teraflops_a_second'] * 1e12 / _PEAK:.1%}"
-  if figure in ("hybrid", "fused", "encoder"):
+  if figure in ("hybrid", "fused"):
     return next(str(one["P@1"]) for one in facts if one["ranked_by"] == figure)
   if facts[0]["fact"] in ("operation", "method"):
     return f"{max(one[figure] for one in facts):.0e}"
