@@ -3,10 +3,10 @@
   python -m benchmarks.serving RUN [RUN ...] --output=docs/results/serving.json
 
 Starts `--mode=serve` on a free port of this machine for each run. Asks it for the labels of one text at a
-time, and for its embedding, over connections that stay open: 1, 8 and 64 clients at once, each of which
+time, and for its embedding, over connections that stay open: 1 and 64 clients at once, each of which
 waits for its answer before it asks again: at most --requests in a round, and --seconds. The texts are the
 run's test texts, in their order. The clients are one process, on the same cores as the server. Each figure is
-the median of --rounds rounds, which take turns, with the lowest and the highest.
+the median of --rounds rounds, which take turns.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from benchmarks import children, flags
 from xmc_jax import data
 
 _ROOT = pathlib.Path(__file__).parents[1]
-_CLIENTS = (1, 8, 64)
+_CLIENTS = (1, 64)
 
 
 def texts_of(workdir: pathlib.Path) -> list[str]:
@@ -110,7 +110,11 @@ def of_run(workdir: pathlib.Path, given: argparse.Namespace) -> dict:
     server.send_signal(signal.SIGTERM)
     code = server.wait(timeout=60)
   summary = [
-    {"path": path, "clients": clients, **{key: spread(found, key) for key in found[0]}}
+    {
+      "path": path,
+      "clients": clients,
+      **{key: round(statistics.median(row[key] for row in found), 2) for key in found[0]},
+    }
     for (path, clients), found in rows.items()
   ]
   about = {"run": workdir.name, "ready_seconds": ready, "exit_code": code, "peak_bytes": memory}
@@ -121,12 +125,6 @@ def cpu_seconds(pid: int) -> float:
   """Returns a process's CPU time so far, from Linux's /proc; other work on the machine hardly changes it."""
   fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
   return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def spread(rows: list[dict], key: str) -> list[float]:
-  """Returns the median, the lowest and the highest of a figure."""
-  values = [row[key] for row in rows]
-  return [round(value, 2) for value in (statistics.median(values), min(values), max(values))]
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ import argparse
 import os
 import pathlib
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -144,17 +143,3 @@ def test_the_second_command_on_that_machines_packages(machine, tmp_path):
   assert not [one for one in found if "failed" in one]
   tested = {one["ranked_by"]: one["P@1"] for one in found if one["fact"] == "rae_xmc_test"}
   assert tested["hybrid"] > tested["fused"] > 0
-
-
-@pytest.mark.slow
-def test_a_command_that_is_cut_leaves_whole_facts(tmp_path):
-  command = [sys.executable, "-m", "benchmarks.accelerator.lease", "first", "--tiny", f"--out={tmp_path}"]
-  environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-  process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, env=environment)
-  file = tmp_path / facts.FILE
-  while process.poll() is None and not (file.exists() and len(facts.read(file)) >= 3):
-    time.sleep(0.05)
-  os.killpg(process.pid, signal.SIGKILL)
-  process.wait()
-  names = [one["fact"] for one in facts.read(file)]
-  assert names[:3] == ["device", "rates", "dexml_131k_traced"]

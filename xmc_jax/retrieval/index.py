@@ -24,7 +24,7 @@ _TARGET_RECALL = RECALL + 0.01  # required on the sample, whose recall is off by
 
 _SMALLEST = 1000  # labels; ScaNN's codes need at least 16, and with fewer than 1,000 a tree does not help
 # For 'auto' on a CPU. From 10,000 labels on, ScaNN takes a quarter to two thirds of the exact search's time a
-# query; 60 to 130 queries per dimension make up for building the index, whatever L is (docs/performance.md).
+# query; 60 to 130 queries per dimension make up for building the index, whatever L is.
 _SCANN_LABELS, _SCANN_QUERIES = 10_000, 150
 _SAMPLE = 200  # queries that are also searched exactly
 _BLOCK = 1 << 20  # candidates at a time
