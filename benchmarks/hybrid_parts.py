@@ -1,11 +1,10 @@
 """Measures what each part of the hybrid ranking contributes, for docs/hybrid.md.
 
-  python -m benchmarks.hybrid_parts --run=runs/dexml-debian
-  python -m benchmarks.hybrid_parts --run=runs/rows --parts rows   # trained with data.num_validation=3000
+  python -m benchmarks.hybrid_parts sources --run=runs/dexml-debian
+  python -m benchmarks.hybrid_parts rows --run=runs/rows           # trained with data.num_validation=3000
 
 No encoder is trained: the hybrid ranking of a finished run is fitted again with each source left out, with
-fewer validation rows. Each part writes docs/results/hybrid_parts/SET_PART.json, and is
-not run again if that file exists. Parts:
+fewer validation rows. Writes docs/results/hybrid_parts/SET_PART.json. Parts:
 
   sources   all, and all but one, on the test rows
   rows      fitted on 0, 20, 50, 100, 300, 1,000 and 3,000 validation rows, if there are so many
@@ -129,19 +128,16 @@ def in_order(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-  given = flags.parse(__doc__, run=pathlib.Path, parts=tuple(_PARTS))
+  given = flags.parse(__doc__, _PARTS, run=pathlib.Path)
   material = Material(given.run)
-  for part in given.parts:
-    path = _RESULTS / f"{material.name}_{part}.json"
-    if path.exists():
-      continue
-    rows = _PARTS[part](material)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    found = {"set": material.name, "validation_rows": len(material.held_out), "rows": rows}
-    atomic.write_text(path, json.dumps(found, indent=1) + "\n")
-    for what, score in rows.items():
-      shown = (f"{name} {100 * value:.2f}" for name, value in score.items())
-      print(f"{what:32}", "  ".join(shown))
+  rows = _PARTS[given.part](material)
+  path = _RESULTS / f"{material.name}_{given.part}.json"
+  path.parent.mkdir(parents=True, exist_ok=True)
+  found = {"set": material.name, "validation_rows": len(material.held_out), "rows": rows}
+  atomic.write_text(path, json.dumps(found, indent=1) + "\n")
+  for what, score in rows.items():
+    shown = (f"{name} {100 * value:.2f}" for name, value in score.items())
+    print(f"{what:32}", "  ".join(shown))
 
 
 if __name__ == "__main__":
