@@ -23,7 +23,9 @@ import torch
 from pair_batches import pairs_of_epoch
 from worker_files import parser_of, texts_of, write
 
-_ASKED = ("seed", "epochs", "pairs", "batch_size", "learning_rate", "scale", "warmup", "max_length")
+_ASKED = ("seed", "epochs", "pairs", "max_length")
+_BATCH_SIZE, _LEARNING_RATE, _SCALE = 256, 2e-4, 20.0
+_WARMUP = 0.1  # share of all steps
 _ENCODED = 256  # texts at a time
 
 
@@ -45,16 +47,16 @@ def tokenized(model, texts: list[str]) -> dict[str, torch.Tensor]:
 def train(model, texts: dict[str, list[str]], truth: sp.csr_matrix, options) -> None:
   """Tunes the model."""
   losses = importlib.import_module("sentence_transformers.sentence_transformer.losses")
-  loss_of = losses.MultipleNegativesRankingLoss(model, scale=options.scale)
-  optimiser = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.01)
+  loss_of = losses.MultipleNegativesRankingLoss(model, scale=_SCALE)
+  optimiser = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, weight_decay=0.01)
   model.train()
   for epoch in range(options.epochs):
-    made = pairs_of_epoch(truth, texts, options.batch_size, (options.seed, epoch), options.pairs)
+    made = pairs_of_epoch(truth, texts, _BATCH_SIZE, (options.seed, epoch), options.pairs)
     if not made:
       raise SystemExit("two pairs of different texts are needed to train; the data have fewer")
     for number, batch in enumerate(made):
       done = (epoch + number / len(made)) / options.epochs
-      rate = options.learning_rate * min(done / max(options.warmup, 1e-9), (1 - done) / (1 - options.warmup))
+      rate = _LEARNING_RATE * min(done / _WARMUP, (1 - done) / (1 - _WARMUP))
       for group in optimiser.param_groups:
         group["lr"] = rate
       sides = (
@@ -96,10 +98,6 @@ def parse() -> argparse.Namespace:
   parser.add_argument("--model", required=True, help="a Hugging Face model folder")
   parser.add_argument("--epochs", type=int, default=3)
   parser.add_argument("--pairs", type=int, default=0, help="of an epoch, at most; 0 is all")
-  parser.add_argument("--batch_size", type=int, default=256)
-  parser.add_argument("--learning_rate", type=float, default=2e-4)
-  parser.add_argument("--scale", type=float, default=20.0)
-  parser.add_argument("--warmup", type=float, default=0.1, help="share of all steps")
   parser.add_argument("--max_length", type=int, default=32, help="tokens of a text")
   return parser.parse_args()
 
@@ -116,7 +114,9 @@ def main() -> None:
   scores = rank(encode(model, texts["test"]), encode(model, texts["labels"]), options.depth)
   seconds = {"train": trained - started, "test": time.perf_counter() - trained}
   versions = {"sentence-transformers": sentence_transformers.__version__, "torch": torch.__version__}
-  write(options.folder, scores, seconds, versions | {name: getattr(options, name) for name in _ASKED})
+  asked = {name: getattr(options, name) for name in _ASKED}
+  fixed = {"batch_size": _BATCH_SIZE, "learning_rate": _LEARNING_RATE, "scale": _SCALE, "warmup": _WARMUP}
+  write(options.folder, scores, seconds, {**versions, **asked, **fixed})
 
 
 if __name__ == "__main__":

@@ -156,19 +156,13 @@ class Timed:
       self._seconds.append(time.perf_counter() - start)
 
   def facts(self) -> dict[str, Any]:
-    """Returns the median seconds of the steps after the first, TFLOP/s, losses, and gigabytes.
-
-    Gigabytes are the device's peak in this process, XLA's account of the program, and the plan's.
-    """
-    config, memory = self._problem.config, self._program.memory_analysis()
+    """Returns the median seconds of the steps after the first, TFLOP/s, losses, and the peak in GB."""
     seconds = statistics.median(self._seconds[1:] or self._seconds)
     stats = jax.local_devices()[0].memory_stats() or {}
     return {
       "step_seconds": round(seconds, 4),
       "all_seconds": [round(each, 3) for each in self._seconds],
-      "teraflops_a_second": round(flops(config) / seconds / 1e12, 2),
+      "teraflops_a_second": round(flops(self._problem.config) / seconds / 1e12, 2),
       "losses": [round(loss, 4) for loss in self._losses],
       "gigabytes_at_most": round(stats.get("peak_bytes_in_use", 0) / 1e9, 2),
-      "gigabytes_of_program": round((memory.temp_size_in_bytes + memory.argument_size_in_bytes) / 1e9, 2),
-      "gigabytes_planned": round(plans.plan(config, plans.sizes_of(config)).total / 1e9, 2),
     }

@@ -5,12 +5,10 @@ import sys
 
 import ml_collections
 import numpy as np
-import pytest
 import scipy.sparse as sp
 import tiny_runs
 
 from benchmarks import accuracy_results, children, exchange, pair_batches
-from xmc_jax.errors import DataError
 from xmc_jax.runs import evaluate
 
 SETTINGS = ml_collections.ConfigDict({"propensity_a": 0.55, "propensity_b": 1.5, "k": 10})
@@ -50,12 +48,6 @@ def test_a_worker_gets_texts_and_what_can_be_learnt(dataset, tmp_path):
   np.testing.assert_array_equal(truth > 0, dataset.train.unfiltered_positives.toarray() > 0)
   assert exchange.depth_for(dataset.test, 10) == 10 + int((dataset.test.filter > 0).sum(1).max())
   assert exchange.depth_for(dataset.test, 100) == tiny_runs.NUM_LABELS
-
-
-def test_scores_of_another_shape_are_refused(dataset, tmp_path):
-  sp.save_npz(tmp_path / "scores.npz", sp.csr_matrix((3, 4)))
-  with pytest.raises(DataError, match=r"expected shape \(50, 60\), found \(3, 4\)"):
-    exchange.read(dataset.test, tmp_path, 10)
 
 
 def test_a_childs_memory_is_its_own(tmp_path):
