@@ -69,15 +69,13 @@ class Batch(NamedTuple):
       padded to the longest. Empty if the encoder is frozen.
     columns: `[S]` int32 label id of each pool column, -1 for padding.
     labels: the pool's texts, in groups like the queries; empty if the method needs no texts.
-    positives: `[B, P]` int32 columns of the row's true labels that are in the pool, -1 for padding; empty if
-      the method chooses negatives on the device, until it has chosen.
+    positives: `[B, P]` int32 columns of the row's true labels that are in the pool, -1 for padding; label ids
+      if the method chooses negatives on the device, until it has chosen.
     weights: `[B, P]` float32 loss weight of each positive; 0 if it was not sampled in this step.
-    excluded: `[B, F]` int32 columns that the row's loss must not see (filter
+    excluded: `[B, F]` int32 columns, or ids in the same case, that the row's loss must not see (filter
       pairs: the label that is the point itself), -1 for padding.
     every_label: the texts of all L labels, `[L', T]` with L' >= L, in the order of ids, if the method
       chooses negatives on the device.
-    positive_ids, excluded_ids: then `[B, P]` and `[B, F]` int32 label ids, in place of `positives` and
-      `excluded`, -1 for padding.
     vectors: `[B, D]` embeddings of the points, if the encoder is frozen.
     dropped: `[2]` int32 numbers of sampled hard negatives and of sampled positives that did not fit into the
       pool; empty if the pool has room for all.
@@ -91,12 +89,10 @@ class Batch(NamedTuple):
   queries: tuple[Tokens, ...]
   columns: Array
   labels: tuple[Tokens, ...]
-  positives: ArrayIfAsked
+  positives: Array
   weights: Array
-  excluded: ArrayIfAsked
+  excluded: Array
   every_label: Tokens | tuple[()] = ()
-  positive_ids: ArrayIfAsked = ()
-  excluded_ids: ArrayIfAsked = ()
   vectors: ArrayIfAsked = ()
   dropped: ArrayIfAsked = ()
   sampled_anchors: dict[str, SampledAnchors] | Any = ()

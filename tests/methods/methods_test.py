@@ -153,9 +153,6 @@ def test_the_loss_falls_in_one_program_with_donated_state(settings, make_run):
   assert int(state.step) == len(losses)
 
 
-_ROW_FIELDS = ("positives", "positive_ids", "excluded", "excluded_ids", "weights")  # () if not asked for
-
-
 @pytest.mark.slow
 @EACH
 def test_padding_changes_nothing(settings, make_run):
@@ -176,7 +173,7 @@ def test_padding_changes_nothing(settings, make_run):
   short = last._replace(
     rows=last.rows[real],
     queries=tuple(group for group in queries if len(group.ids)),
-    **{name: getattr(last, name)[real] for name in _ROW_FIELDS if len(getattr(last, name))},
+    **{name: getattr(last, name)[real] for name in ("positives", "excluded", "weights")},
     vectors=last.vectors[real] if run.method.batch.frozen else (),
     sampled_anchors={
       side: _without_padding(links, side, real) for side, links in last.sampled_anchors.items()

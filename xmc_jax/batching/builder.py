@@ -205,18 +205,17 @@ class BatchBuilder:
     pool = self._pool.sample(truth.values[sampled], truth.values[~sampled], listed, generator)
     worth = sampled if self._spec.num_positives else relevance
     positives, weights = in_columns(truth, worth, pool.column_of, self._positive_widths)
-    excluded = _columns(ragged.of_matrix(self._excluded, rows), pool).padded(self._width_excluded)
-    by_id = self._spec.num_fresh_negatives > 0  # the device chooses the columns
+    filtered = ragged.of_matrix(self._excluded, rows)
+    columns = pool.column_of[filtered.values]
+    excluded = filtered.only(columns >= 0, columns).padded(self._width_excluded)
     return Batch(
       rows=rows,
       queries=queries,
       columns=pool.columns,
       labels=pool.labels,
-      positives=() if by_id else positives,
+      positives=positives,
       weights=weights,
-      excluded=() if by_id else excluded,
-      positive_ids=positives if by_id else (),
-      excluded_ids=excluded if by_id else (),
+      excluded=excluded,
       vectors=vectors,
       dropped=pool.dropped,
       sampled_anchors=self._sample_anchors(rows, truth.only(sampled, truth.values), pool, step, refreshed),

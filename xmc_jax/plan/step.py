@@ -191,7 +191,6 @@ def batch(
   rows, columns = (sum(number for _, number in groups) for groups in (points, labels))
   ids, of_rows = jnp.int32, array((rows,), jnp.int32, "data")
   positives, weights = (array((rows, num_positives), dtype, "data") for dtype in (ids, jnp.float32))
-  excluded = array((rows, 1), ids, "data")
   of_anchors = [(width, rounded_up(number, mesh.size)) for width, number in points]
   anchors = SampledAnchors(
     rows=of_rows,
@@ -200,27 +199,19 @@ def batch(
     positives=positives,
     weights=weights,
   )
-  of_pool = Batch(
+  return Batch(
     rows=of_rows,
     queries=() if spec.frozen else texts(points, "data"),
     columns=array((columns,), ids),
     labels=() if "table" in spec.labels else texts(labels, sharding.LABEL_ROWS),
     positives=positives,
     weights=weights,
-    excluded=excluded,
+    excluded=array((rows, 1), ids, "data"),
+    every_label=texts([every_label], sharding.LABEL_ROWS)[0] if spec.num_fresh_negatives else (),
     vectors=array((rows, width), jnp.float32, "data") if spec.frozen else (),
     dropped=array((2,), ids) if spec.pool_size else (),
     sampled_anchors=dict.fromkeys(spec.graph_sides, anchors),
     shared=array((rows, rows), bool, "data") if spec.shared else (),
-  )
-  if not spec.num_fresh_negatives:
-    return of_pool
-  return of_pool._replace(
-    every_label=texts([every_label], sharding.LABEL_ROWS)[0],
-    positive_ids=positives,
-    excluded_ids=excluded,
-    positives=(),
-    excluded=(),
   )
 
 

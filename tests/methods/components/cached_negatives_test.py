@@ -76,7 +76,7 @@ def test_the_largest_gradients_under_the_cache_are_chosen(make_run, monkeypatch)
   labels[pool] = fresh[pool]
   truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray()
   gradients = np.zeros_like(labels)
-  for row, positives, weights in zip(batch.rows, batch.positive_ids, batch.weights):
+  for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
     scores = labels @ queries[row] / run.config.method.temperature
     (sampled,) = positives[weights > 0]
     true = truth[row] & ~filtered[row]
@@ -109,9 +109,9 @@ def test_a_rows_other_true_labels_are_never_its_negatives(make_run):
   """They are the hardest by far, and would be chosen first, were they not left out of the loss."""
   run = make_run(**{"train.batch_size": 1, "method.num_fresh_negatives": 59})
   params, extra_state = _start(run)
-  step = next(step for step in range(40) if np.sum(run.batches.build(step).positive_ids >= 0) > 2)
+  step = next(step for step in range(40) if np.sum(run.batches.build(step).positives >= 0) > 2)
   batch = jax.device_get(tiny_runs.placed_batch(run, step))
-  positives = batch.positive_ids[0]
+  positives = batch.positives[0]
   unsampled = positives[(positives >= 0) & (batch.weights[0] == 0)]
 
   def loss_with(label):
@@ -121,5 +121,5 @@ def test_a_rows_other_true_labels_are_never_its_negatives(make_run):
 
   plain = _loss(run, params, extra_state, batch)
   assert len(unsampled) and all(loss_with(label) == pytest.approx(plain, rel=1e-6) for label in unsampled)
-  other = next(label for label in range(60) if label not in positives and label not in batch.excluded_ids)
+  other = next(label for label in range(60) if label not in positives and label not in batch.excluded)
   assert abs(loss_with(other) - plain) > 1e-5

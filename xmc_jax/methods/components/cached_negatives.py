@@ -44,7 +44,7 @@ def extend(
     cache: `[L', D]`.
     queries: `[B, D]`.
     labels: `[S, D]` embeddings of the pool's labels, in the order of `batch.columns`.
-    batch: its `positive_ids` and `excluded_ids` are used to choose the labels.
+    batch: its `positives` and `excluded` are label ids.
     number: m, how many labels join, at most L.
     info: of the data.
     embed: `tokens -> vectors`.
@@ -55,11 +55,8 @@ def extend(
   """
   cache = _update(cache, batch.columns, labels)
   everything = jnp.arange(len(cache), dtype=jnp.int32)
-  over_all = batch._replace(
-    columns=jnp.where(everything < info.num_labels, everything, -1),
-    positives=batch.positive_ids,  # a column for each label, in the order of ids
-    excluded=batch.excluded_ids,
-  )
+  # A column for each label, in the order of ids.
+  over_all = batch._replace(columns=jnp.where(everything < info.num_labels, everything, -1))
   gradients = jax.grad(lambda vectors: loss(jax.lax.stop_gradient(queries), vectors, over_all))(cache)
   chosen = _largest(gradients, over_all.columns, batch.columns, number)
   chosen = jnp.pad(chosen, (0, -number % info.mesh.size), constant_values=-1)
@@ -94,5 +91,5 @@ def _in_columns(batch: Batch, columns: Array, num_rows: int) -> Batch:
     return jnp.where(labels >= 0, column_of[jnp.maximum(labels, 0)], -1)
 
   return batch._replace(
-    columns=columns, positives=to_columns(batch.positive_ids), excluded=to_columns(batch.excluded_ids)
+    columns=columns, positives=to_columns(batch.positives), excluded=to_columns(batch.excluded)
   )
