@@ -117,11 +117,8 @@ class BatchBuilder:
     sampled = np.minimum(counts, self._spec.num_positives) if self._spec.num_positives else counts
     in_pool = counts
     if not self._pool.keeps_all:
-      in_pool = expected_in_pool(
-        counts,
-        sampled,
-        ragged.row_sums(self._truth, self._pool.probabilities)[self.rows] * (1 - sampled / counts),
-      )
+      found = (ragged.with_values(self._truth) @ self._pool.probabilities)[self.rows]
+      in_pool = expected_in_pool(counts, sampled, found * (1 - sampled / counts))
     return choose_widths(counts, in_pool, self._batch_size)
 
   def _anchor_samplers(

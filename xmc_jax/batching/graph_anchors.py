@@ -116,18 +116,7 @@ class AnchorSampler:
 
 def _usual_number(side: GraphEdges, frequency: np.ndarray) -> int:
   """Estimates how many distinct anchors a batch samples: the mean plus 4.5 standard deviations."""
-  edges, sampling_weights = side.edges, side.sampling_weights
-  totals = np.diff(edges.indptr) if sampling_weights is None else _row_sums(edges, sampling_weights)
-  shares = frequency / np.where(totals > 0, totals, 1)
-  sampled = -np.expm1(-ragged.column_sums(edges, shares, sampling_weights))
+  edges = ragged.with_values(side.edges, side.sampling_weights)
+  totals = edges @ np.ones(edges.shape[1])
+  sampled = -np.expm1(-(edges.T @ (frequency / np.where(totals > 0, totals, 1))))
   return max(1, math.ceil(sampled.sum() + length_buckets.MARGIN * math.sqrt((sampled * (1 - sampled)).sum())))
-
-
-def _row_sums(edges: sp.csr_matrix, sampling_weights: np.ndarray) -> np.ndarray:
-  """Returns `[N]`, the sum of the weights `sampling_weights` `[nnz]` of each row's edges."""
-  begun = edges.indptr[:-1][np.diff(edges.indptr) > 0]  # for an empty row reduceat gives an entry, not 0
-  sums = np.zeros(edges.shape[0])
-  sums[np.diff(edges.indptr) > 0] = (
-    np.add.reduceat(sampling_weights, begun, dtype=np.float64) if len(begun) else 0
-  )
-  return sums

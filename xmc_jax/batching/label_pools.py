@@ -203,7 +203,7 @@ def label_frequency(
   """Estimates `[L]`, each label's share of the sampled positives: `num_positives` per row, or all if 0."""
   counts = np.diff(truth.indptr)
   taken = np.minimum(1.0, num_positives / np.maximum(counts, 1)) if num_positives else np.ones(len(counts))
-  frequency = ragged.column_sums(truth, taken)
+  frequency = ragged.with_values(truth).T @ taken
   frequency = frequency if label_weights is None else frequency * label_weights
   return frequency / max(frequency.sum(), 1)
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-_ROWS = 1 << 16  # rows of a matrix that are processed at a time
-
 
 class Ragged(NamedTuple):
   """Holds the entries of n rows.
@@ -143,39 +141,12 @@ def common(rows: Ragged, num_values: int) -> np.ndarray:
     rows: rows of ids below `num_values`.
     num_values: how many different ids there are.
   """
-  import scipy.sparse as sp  # here, so that `import xmc_jax.data` does not wait for it
-
   ends = np.concatenate([[0], np.cumsum(rows.counts)])
   matrix = sp.csr_matrix((np.ones(len(rows.values), bool), rows.values, ends), (len(rows.counts), num_values))
   return (matrix @ matrix.T).toarray()
 
 
-def row_sums(matrix: sp.csr_matrix, weights: np.ndarray) -> np.ndarray:
-  """Returns `[N]`, the sum of the column weights `[L]` over each row's entries of a CSR matrix.
-
-  Every entry counts as 1. `_ROWS` rows are processed at a time, so that temporary arrays stay small.
-  """
-  counts = np.diff(matrix.indptr)
-  sums = np.zeros(len(counts))
-  for start in range(0, len(counts), _ROWS):
-    end = min(start + _ROWS, len(counts))
-    columns = matrix.indices[matrix.indptr[start] : matrix.indptr[end]]
-    owners = np.repeat(np.arange(end - start), counts[start:end])
-    sums[start:end] = np.bincount(owners, weights[columns], end - start)
-  return sums
-
-
-def column_sums(matrix: sp.csr_matrix, weights: np.ndarray, entries: np.ndarray | None = None) -> np.ndarray:
-  """Returns `[L]`, the sum of the row weights `[N]` over each column's entries of a CSR matrix.
-
-  An entry counts as 1, or as its value in `entries` `[nnz]`. `_ROWS` rows are processed at a time, so that
-  temporary arrays stay small.
-  """
-  sums, counts = np.zeros(matrix.shape[1]), np.diff(matrix.indptr)
-  for start in range(0, len(counts), _ROWS):
-    end = min(start + _ROWS, len(counts))
-    inside = slice(matrix.indptr[start], matrix.indptr[end])
-    worth = np.repeat(weights[start:end], counts[start:end])
-    worth = worth if entries is None else worth * entries[inside]
-    sums += np.bincount(matrix.indices[inside], worth, len(sums))
-  return sums
+def with_values(matrix: sp.csr_matrix, values: np.ndarray | None = None) -> sp.csr_matrix:
+  """Returns a CSR matrix with `values` `[nnz]` in place of its own; None is 1 everywhere."""
+  values = np.ones(matrix.nnz) if values is None else values
+  return sp.csr_matrix((values, matrix.indices, matrix.indptr), matrix.shape)
