@@ -9,11 +9,8 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import tiny_runs
 from made_builders import assert_texts, builder_of, truth_of_counts
 
-from xmc_jax.batching.builder import BatchBuilder
-from xmc_jax.batching.epochs import num_clusters
 from xmc_jax.batching.prefetch import prefetch
 from xmc_jax.data.dataset import unfiltered
 from xmc_jax.types import BatchSpec
@@ -22,26 +19,15 @@ N, L, B = 50, 37, 16
 ALL, IN_BATCH = BatchSpec(labels="all"), BatchSpec(labels="in_batch")
 
 
-def _matrix(num_rows, num_labels, most, seed, every_row=False):
-  rng = np.random.default_rng(seed)
-  matrix = sp.lil_matrix((num_rows, num_labels), dtype=np.float32)
-  for row in range(num_rows):
-    count = rng.integers(int(every_row), most + 1)
-    matrix[row, rng.choice(num_labels, min(count, num_labels), replace=False)] = 1
-  return matrix.tocsr()
-
-
 def _builder(spec=IN_BATCH, *, num_points=N, num_labels=L, most=4, seed=3, filtered=2, **options):
   rng = np.random.default_rng(seed)
-  truth = _matrix(num_points, num_labels, min(most, num_labels), seed)
-  return BatchBuilder(
-    tiny_runs.token_table(rng.integers(0, 40, num_points)),
-    tiny_runs.token_table(rng.integers(1, 20, num_labels), seed=1),
-    truth,
-    _matrix(num_points, num_labels, min(filtered, num_labels), seed + 1).astype(bool),
-    spec,
-    **{"batch_size": B, "max_length": 32, "seed": 5} | options,
+  truth, excluded = (
+    truth_of_counts(rng.integers(0, min(most, num_labels) + 1, num_points), num_labels, seed)
+    for most in (most, filtered)
   )
+  lengths, label_lengths = rng.integers(0, 40, num_points), rng.integers(1, 20, num_labels)
+  options = {"batch_size": B, "max_length": 32, "seed": 5} | options
+  return builder_of(truth, spec, lengths, excluded.astype(bool), label_lengths, **options)
 
 
 def _columns(builder, batch):
@@ -204,15 +190,6 @@ def test_sampled_positives_are_true_and_their_weights_add_up_to_one(spec):
       assert _to_labels(columns, positives) == true & set(columns[columns >= 0].tolist())
 
 
-def test_every_positive_is_sampled_some_day():
-  builder = _builder(IN_BATCH)
-  sampled = set()
-  for batch in _epochs(builder, 40):
-    for row, positives, weights in _real_rows(batch):
-      sampled |= {(int(row), label) for label in _to_labels(batch.columns, positives[weights > 0])}
-  assert sampled == set(zip(*(part.tolist() for part in builder._truth.nonzero())))
-
-
 def _rows_alike(relevances):
   """The truth of 200 points with the same labels."""
   row = np.zeros(L, np.float32)
@@ -297,12 +274,6 @@ def test_all_labels_stand_once_each_beside_their_texts(axes):
   assert_texts(builder.label_groups, builder._labels, columns, axes[0] * axes[1])
 
 
-def test_labels_are_laid_out_with_less_padding_than_in_multiples_of_8():
-  builder = _builder(ALL)
-  computed = sum(group.ids.size for group in builder.label_groups)
-  assert computed < sum(8 * -(-length // 8) for length in builder._labels.lengths)
-
-
 def test_a_table_has_a_column_for_each_label_and_no_texts():
   builder = _builder(BatchSpec("table"), label_axis=4)
   assert builder.label_columns.tolist() == [*range(L), *[-1] * (-L % 4)] and builder.label_groups == ()
@@ -364,11 +335,6 @@ def test_a_batch_that_fits_no_slot_is_laid_out_widest():
   assert [group.ids.shape for group in batch.queries] == [(32, 32)]
 
 
-def test_groups_divide_by_the_data_axis():
-  builder = _builder(ALL, batch_size=24, data_axis=4)
-  assert all(len(group.ids) % 4 == 0 for group in builder.build(0).queries)
-
-
 # --- pools of fixed size, and clusters as batches (UniDEC) ---
 
 
@@ -421,13 +387,6 @@ def test_random_labels_fill_what_room_a_pool_has():
       assert len(_pool(batch)) == 25 and batch.dropped.tolist() == [0, 0]
 
 
-def test_what_is_dropped_is_not_always_the_same():
-  builder = _builder(BatchSpec("in_batch", 1, num_hard_negatives=3, pool_size=14), batch_size=48)
-  listed = _shortlist(builder, 6)
-  pools = [frozenset(_pool(builder.build(step, {"shortlist": listed}))) for step in range(20)]
-  assert len(set(pools)) > 10
-
-
 def test_without_hard_negatives_other_positives_fill_the_pool():
   builder = _builder(BatchSpec("in_batch", 1, pool_size=25, fill_pool=True), most=6)
   plain = _builder(BatchSpec("in_batch", 1), most=6)
@@ -464,19 +423,8 @@ def test_a_cluster_is_a_batch(num_points, batch_size, data_axis):
   assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize(
-  "num_points, size, expected",
-  [(100, 4, 32), (128, 4, 32), (129, 4, 64), (3, 4, 1), (5, 4, 2), (1, 1, 1), (0, 4, 1), (2**20, 1, 2**20)],
-)
-def test_number_of_clusters(num_points, size, expected):
-  assert num_clusters(num_points, size) == expected
-
-
-def test_a_row_with_more_positives_than_usual_widens_its_batch_alone():
-  builder = builder_of(truth_of_counts([300] + [2] * 63, 400), BatchSpec(num_positives=0))
-  clusters = (np.arange(64) // 8).astype(np.int32)
-  widths = [batch.positives.shape[1] for batch in _epochs(builder, refreshed={"clusters": clusters})]
-  assert sorted(widths) == [8] * 7 + [300]
+def _threads():
+  return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
 
 
 def test_ahead_keeps_the_order_and_its_distance():
@@ -493,12 +441,9 @@ def test_ahead_keeps_the_order_and_its_distance():
   far = prefetch(build, 0, 1000, depth=2)
   running.clear()
   next(far)
+  assert max(running) <= 2 and _threads()
   far.close()
-  assert max(running) <= 2
-
-
-def _threads():
-  return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+  assert not _threads()
 
 
 def test_ahead_passes_exceptions_on_and_stops_its_thread():
@@ -512,11 +457,3 @@ def test_ahead_passes_exceptions_on_and_stops_its_thread():
     for step in prefetch(build, 0, 10):
       seen.append(step)
   assert seen == [0, 1, 2] and not _threads()
-
-
-def test_ahead_stops_its_thread_when_it_is_left():
-  steps = prefetch(lambda step: step, 0, 10)
-  next(steps)
-  assert _threads()
-  steps.close()
-  assert not _threads()

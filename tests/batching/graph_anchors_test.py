@@ -11,6 +11,7 @@ from made_builders import assert_texts
 from xmc_jax.batching import graph_anchors as links_module
 from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.graph_anchors import AnchorSampler, GraphEdges
+from xmc_jax.batching.length_buckets import Layout
 from xmc_jax.types import BatchSpec
 
 N, A = 20, 15
@@ -22,11 +23,12 @@ def _graph(seed=0, density=0.25):
   return edges
 
 
-def _sampler(edges, num_rows=8, weights=None, **options):
+def _sampler(edges, num_rows=8, weights=None, num_shards=1):
   anchors = tiny_runs.token_table(np.random.default_rng(5).integers(1, 20, A), seed=2)
   frequency = np.full(edges.shape[0], num_rows / edges.shape[0])
   side = GraphEdges(anchors, edges, None if weights is None else np.array(weights, np.float32))
-  return anchors, AnchorSampler(side, num_rows=num_rows, frequency=frequency, max_length=32, **options)
+  layout = Layout(32, num_shards)
+  return anchors, AnchorSampler(side, num_rows=num_rows, frequency=frequency, layout=layout)
 
 
 @hypothesis.given(
@@ -82,24 +84,16 @@ def test_kept_edges_are_sampled_alike_or_in_proportion_to_weights(weights, expec
 
 def test_room_is_for_what_weights_sample():
   """1 - exp(-(sum of frequency x share)) of each anchor, in float64; empty rows are in it."""
-  edges = _graph(7, 0.2)
-  edges = sp.vstack([sp.csr_matrix((1, A), dtype=bool), edges, sp.csr_matrix((2, A), dtype=bool)], "csr")
   rng = np.random.default_rng(0)
-  sampling_weights, frequency = (
-    (rng.random(edges.nnz) ** 6 + 1e-4).astype(np.float32),
-    rng.random(edges.shape[0]),
-  )
-  dense = sp.csr_matrix(
-    (sampling_weights.astype(float), edges.indices, edges.indptr), shape=edges.shape
-  ).toarray()
-  shares = dense / np.where(dense.any(axis=1), dense.sum(axis=1), 1)[:, None]
-  sampled = 1 - np.exp(-(frequency @ shares))
+  weights = (rng.random((N, A)) ** 6 + 1e-4) * (rng.random((N, A)) < 0.2)
+  weights[[0, -1]] = 0
+  frequency, sums = rng.random(N), weights.sum(axis=1, keepdims=True)
+  sampled = 1 - np.exp(-(frequency @ (weights / np.where(sums > 0, sums, 1))))
   expected = sampled.sum() + 4.5 * np.sqrt((sampled * (1 - sampled)).sum())
-  assert links_module._usual_number(GraphEdges(None, edges, sampling_weights), frequency) == int(
-    np.ceil(expected)
-  )
-  nothing = sp.csr_matrix((3, A), dtype=bool)
-  assert links_module._usual_number(GraphEdges(None, nothing, sampling_weights[:0]), np.ones(3)) == 1
+  edges = sp.csr_matrix(weights)
+  assert links_module._usual_number(GraphEdges(None, edges, edges.data), frequency) == np.ceil(expected)
+  nothing = sp.csr_matrix((3, A))
+  assert links_module._usual_number(GraphEdges(None, nothing, nothing.data), np.ones(3)) == 1
 
 
 @pytest.mark.parametrize("num_shards", [1, 2, 8])
@@ -164,7 +158,7 @@ def test_what_samples_more_anchors_than_usual_gets_more_room():
   edges = sp.csr_matrix((np.ones(200, bool), (np.arange(200), columns)), shape=(200, 21))
   anchors = tiny_runs.token_table(np.full(21, 5))
   frequency = np.full(200, 0.1)
-  sampler = AnchorSampler(GraphEdges(anchors, edges), num_rows=20, frequency=frequency, max_length=8)
+  sampler = AnchorSampler(GraphEdges(anchors, edges), num_rows=20, frequency=frequency, layout=Layout(8))
   usual = sampler.sample(np.arange(0, 200, 10), np.arange(20), None, np.random.default_rng(0))
   many = sampler.sample(np.arange(180, 200), np.arange(20), None, np.random.default_rng(0))
   assert len(usual.columns) < 20 <= len(many.columns)
@@ -172,6 +166,6 @@ def test_what_samples_more_anchors_than_usual_gets_more_room():
     np.testing.assert_array_equal(links.weights.sum(axis=1), 1)
   # Room is for the rows that batches have.
   of_hub = frequency * (columns == 0)
-  seldom = AnchorSampler(GraphEdges(anchors, edges), num_rows=20, frequency=of_hub, max_length=8)
+  seldom = AnchorSampler(GraphEdges(anchors, edges), num_rows=20, frequency=of_hub, layout=Layout(8))
   links = seldom.sample(np.arange(20), np.arange(20), None, np.random.default_rng(0))
   assert len(links.columns) < len(usual.columns)

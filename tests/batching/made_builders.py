@@ -15,11 +15,11 @@ def truth_of_counts(counts, num_labels: int, seed: int = 0) -> sp.csr_matrix:
   return sp.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), (len(counts), num_labels))
 
 
-def builder_of(truth: sp.csr_matrix, spec, lengths=None, excluded=None, **options) -> BatchBuilder:
-  """Returns a builder over texts of 3 tokens, or points of other lengths."""
+def builder_of(truth, spec, lengths=None, excluded=None, label_lengths=None, **options) -> BatchBuilder:
+  """Returns a builder over texts of 3 tokens, or of other lengths."""
   tables = (
     tiny_runs.token_table([3] * truth.shape[0] if lengths is None else lengths),
-    tiny_runs.token_table([3] * truth.shape[1]),
+    tiny_runs.token_table([3] * truth.shape[1] if label_lengths is None else label_lengths, seed=1),
   )
   excluded = sp.csr_matrix(truth.shape, dtype=bool) if excluded is None else excluded
   options = {"batch_size": 8, "max_length": 8, "seed": 0} | options

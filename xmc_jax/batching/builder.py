@@ -12,6 +12,7 @@ from xmc_jax.batching import length_buckets, ragged
 from xmc_jax.batching.epochs import epoch_shape
 from xmc_jax.batching.graph_anchors import AnchorSampler, GraphEdges, is_of_labels
 from xmc_jax.batching.label_pools import Pool, in_columns, label_frequency, label_table, make_pool
+from xmc_jax.batching.length_buckets import Layout, LocalRows, every_row
 from xmc_jax.batching.positives import choose_widths, expected_in_pool
 from xmc_jax.data.dataset import unfiltered
 from xmc_jax.data.tokens import TokenTable
@@ -33,7 +34,7 @@ class BatchBuilder:
     max_length: the widest token row.
     seed: fixes the order of the points and every sample.
     data_axis, label_axis: mesh sizes; query groups divide by the first, label groups by their product.
-    local_queries, local_labels: which rows of a group this process holds; it reads only those. None is all.
+    local_queries, local_labels: which rows of a group this process holds; it reads only those.
     label_weights: `[L]` positive sampling weights of a row's positives; None samples uniformly.
     by_relevance: positives are sampled in proportion to their values in `truth`; where all count, they weigh
       by these.
@@ -59,8 +60,8 @@ class BatchBuilder:
     seed: int,
     data_axis: int = 1,
     label_axis: int = 1,
-    local_queries: length_buckets.LocalRows | None = None,
-    local_labels: length_buckets.LocalRows | None = None,
+    local_queries: LocalRows = every_row,
+    local_labels: LocalRows = every_row,
     label_weights: np.ndarray | None = None,
     by_relevance: bool = False,
     sides: Mapping[str, GraphEdges] = MappingProxyType({}),
@@ -70,8 +71,9 @@ class BatchBuilder:
     truth = unfiltered(truth, excluded)
     self._truth, self._excluded, self._spec = truth, excluded, spec
     self._by_relevance = by_relevance
-    self._max_length, self._seed = max_length, seed
-    self._data_axis, self._local_rows = data_axis, local_queries
+    self._seed = seed
+    self._layout = Layout(max_length, data_axis, local_queries)
+    of_labels = Layout(max_length, data_axis * label_axis, local_labels)
     self.rows = np.flatnonzero(np.diff(truth.indptr)).astype(np.int32)
     self._read_vectors = vectors or (lambda: np.zeros((0, 0), np.float32))
     self._last_order: tuple[int | None, np.ndarray | None, Any] = (None, None, None)
@@ -84,27 +86,18 @@ class BatchBuilder:
       lengths, batch_size, max_length, multiple=data_axis, group_size=group_size
     )
     self._most_real_tokens = None
-    if data_axis * label_axis == 1:
+    if of_labels.num_shards == 1:
       self._most_real_tokens = length_buckets.most_real_tokens(
         self._query_slots, lengths, group_size=group_size
       )
-    self._width_excluded = _longest_row(excluded)
-    self._pool = make_pool(
-      labels,
-      truth,
-      spec,
-      batch_size=batch_size,
-      max_length=max_length,
-      num_shards=data_axis * label_axis,
-      local_rows=local_labels,
-      label_weights=label_weights,
-    )
-    self._samplers = self._anchor_samplers(sides, data_axis * label_axis, local_labels)
+    self._width_excluded = max(1, int(np.diff(excluded.indptr).max(initial=0)))
+    self._pool = make_pool(labels, truth, spec, batch_size, of_labels, label_weights)
+    self._samplers = self._anchor_samplers(sides, of_labels)
     self.label_columns, self.label_groups = self._pool.columns, self._pool.groups
     self._positive_widths = self._choose_widths()
     self.every_label: Tokens | tuple[()] = ()
     if spec.num_fresh_negatives:
-      self.every_label = label_table(labels, max_length, data_axis * label_axis, local_labels)
+      self.every_label = label_table(labels, of_labels)
 
   @functools.cached_property
   def vectors(self) -> np.ndarray:
@@ -121,9 +114,7 @@ class BatchBuilder:
       in_pool = expected_in_pool(counts, sampled, found * (1 - sampled / counts))
     return choose_widths(counts, in_pool, self._batch_size)
 
-  def _anchor_samplers(
-    self, sides: Mapping[str, GraphEdges], num_shards: int, local_rows: length_buckets.LocalRows | None
-  ) -> dict[str, AnchorSampler]:
+  def _anchor_samplers(self, sides: Mapping[str, GraphEdges], layout: Layout) -> dict[str, AnchorSampler]:
     # Probability that a batch has each point, and each label among the positives sampled for its points.
     points = np.zeros(self._truth.shape[0])
     points[self.rows] = min(1.0, self._batch_size / max(1, len(self.rows)))
@@ -133,9 +124,7 @@ class BatchBuilder:
         side,
         num_rows=self._batch_size,
         frequency=labels if is_of_labels(name) else points,
-        max_length=self._max_length,
-        num_shards=num_shards,
-        local_rows=local_rows,
+        layout=layout,
       )
       for name, side in sides.items()
     }
@@ -225,9 +214,9 @@ class BatchBuilder:
     """Samples anchors of the batch's points, and of one sampled positive of each point (no label twice)."""
     if not self._samplers:
       return {}
-    generator, labels = self._generator(_ANCHOR, step), np.full(len(rows), -1, np.int32)
+    generator = self._generator(_ANCHOR, step)
     chosen = np.unique(sampled.values[ragged.sample(sampled.counts, 1, generator)])
-    labels[: len(chosen)] = chosen
+    labels = length_buckets.padded(chosen, len(rows))
     of_points: tuple[np.ndarray, np.ndarray] = rows, np.where(rows >= 0, np.arange(len(rows)), -1)
     of_labels: tuple[np.ndarray, np.ndarray] = labels, np.where(labels >= 0, pool.column_of[labels], -1)
     return {
@@ -241,11 +230,10 @@ class BatchBuilder:
     """Returns `(rows [B], queries, vectors)` of a batch; either `queries` or `vectors` is empty."""
     if not self._spec.frozen:
       laid_out = length_buckets.lay_out(
-        self._queries, chosen, self._query_slots, self._data_axis, self._local_rows, self._most_real_tokens
+        self._queries, chosen, self._query_slots, self._layout, self._most_real_tokens
       )
       return *laid_out, ()
-    rows = np.full(self._batch_size, -1, np.int32)
-    rows[: len(chosen)] = chosen
+    rows = length_buckets.padded(chosen, self._batch_size)
     return rows, (), np.where(rows[:, None] >= 0, self.vectors[np.maximum(rows, 0)], 0)
 
   def _generator(self, stream: int, index: int) -> np.random.Generator:
@@ -259,13 +247,3 @@ class BatchBuilder:
       return None
     listed = ragged.of_padded(np.where(rows[:, None] >= 0, shortlist[rows], -1))
     return listed.values[ragged.sample(listed.counts, self._spec.num_hard_negatives, generator)]
-
-
-def _longest_row(matrix: sp.csr_matrix) -> int:
-  return max(1, int(np.diff(matrix.indptr).max(initial=0)))
-
-
-def _columns(labels: ragged.Ragged, pool: Pool) -> ragged.Ragged:
-  """Returns the columns of those labels that are in the pool."""
-  columns = pool.column_of[labels.values]
-  return labels.only(columns >= 0, columns)

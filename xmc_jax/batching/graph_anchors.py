@@ -5,7 +5,6 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from xmc_jax.batching import length_buckets, ragged
 from xmc_jax.batching.label_pools import SampledPool, in_columns
@@ -56,33 +55,18 @@ class AnchorSampler:
     side: the links to sample from; a row without edges has no anchor.
     num_rows: rows of a batch, at most.
     frequency: `[N]` or `[L]`, how many times a batch has each row, on average.
-    max_length: the widest token row.
-    num_shards: devices that the anchors' texts are split over.
-    local_rows: which of a group's rows this process reads; None is all.
+    layout: of the anchors' texts.
   """
 
   def __init__(
-    self,
-    side: GraphEdges,
-    *,
-    num_rows: int,
-    frequency: np.ndarray,
-    max_length: int,
-    num_shards: int = 1,
-    local_rows: length_buckets.LocalRows | None = None,
+    self, side: GraphEdges, *, num_rows: int, frequency: np.ndarray, layout: length_buckets.Layout
   ):
     self._edges, self._sampling_weights = side.edges, side.sampling_weights
     self._widths = doublings(_WIDTH, int(np.diff(side.edges.indptr).max(initial=0)))
     self._usual = _usual_number(side, frequency)
     self._make_pool = functools.cache(
       lambda room: SampledPool(
-        side.anchors,
-        side.edges,
-        BatchSpec(num_positives=1, pool_size=room),
-        batch_size=num_rows,
-        max_length=max_length,
-        num_shards=num_shards,
-        local_rows=local_rows,
+        side.anchors, side.edges, BatchSpec(num_positives=1, pool_size=room), num_rows, layout
       )
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmc_jax.batching import length_buckets, ragged
-from xmc_jax.batching.positives import smallest_width
+from xmc_jax.batching.length_buckets import Layout
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.distributed.sharding import rounded_up
 from xmc_jax.types import BatchSpec, Tokens
@@ -65,9 +65,7 @@ class SampledPool:
     truth: CSR `[N, L]` that positives are sampled from.
     spec: how many labels of each kind, and how many columns at most.
     batch_size: B.
-    max_length: the widest token row.
-    num_shards: devices that the labels' texts are split over.
-    local_rows: which of a group's rows this process reads; None is all.
+    layout: of the labels' texts.
     label_weights: as in `BatchBuilder`.
   """
 
@@ -78,14 +76,11 @@ class SampledPool:
     labels: TokenTable,
     truth: csr_matrix,
     spec: BatchSpec,
-    *,
     batch_size: int,
-    max_length: int,
-    num_shards: int,
-    local_rows: length_buckets.LocalRows | None = None,
+    layout: Layout,
     label_weights: np.ndarray | None = None,
   ):
-    self._labels, self._spec, self._shards = labels, spec, (num_shards, local_rows)
+    self._labels, self._spec, self._layout = labels, spec, layout
     self.keeps_all = spec.num_fresh_negatives > 0
     self._own_ids = np.arange(len(labels.lengths), dtype=np.int32)
     counts = np.diff(truth.indptr)
@@ -104,11 +99,16 @@ class SampledPool:
       size = max(1, min(by_frequency + num_uniform, most))
       probabilities = probabilities_with(num_uniform)
       group_size = length_buckets.group_size_in_cluster(size) if spec.batch_is_cluster else 1
-      rows = rounded_up(size, num_shards)
+      rows = rounded_up(size, layout.num_shards)
       slots = length_buckets.plan(
-        labels.lengths, rows, max_length, weights=probabilities, multiple=num_shards, group_size=group_size
+        labels.lengths,
+        rows,
+        layout.max_length,
+        weights=probabilities,
+        multiple=layout.num_shards,
+        group_size=group_size,
       )
-      if num_shards > 1:
+      if layout.num_shards > 1:
         return slots, None
       if spec.fill_pool or num_uniform > spec.num_random_negatives:  # sampled labels fill the pool
         for _ in range(20):  # capped at 1, frequent labels leave the rest to others
@@ -152,7 +152,7 @@ class SampledPool:
       candidates = generator.choice(num_labels, min(num_labels, extra + len(pool)), replace=False)
       outside = candidates[~np.isin(candidates, pool)]
       pool = np.concatenate([pool, outside[:extra].astype(np.int32)])
-    columns, groups = length_buckets.lay_out(self._labels, pool.astype(np.int32), slots, *self._shards, most)
+    columns, groups = length_buckets.lay_out(self._labels, pool.astype(np.int32), slots, self._layout, most)
     column_of = self._own_ids if self.keeps_all else _positions(columns, num_labels)
     return Pool(columns, groups, column_of, np.array(dropped, np.int32) if spec.pool_size else ())
 
@@ -192,8 +192,7 @@ class TablePool:
     size = self._size
     while size < len(pool):
       size *= 2
-    columns = np.full(size, -1, np.int32)
-    columns[: len(pool)] = pool
+    columns = length_buckets.padded(pool, size)
     return Pool(columns, (), _positions(columns, self._num_labels))
 
 
@@ -212,58 +211,33 @@ def make_pool(
   labels: TokenTable,
   truth: csr_matrix,
   spec: BatchSpec,
-  *,
   batch_size: int,
-  max_length: int,
-  num_shards: int,
-  local_rows: length_buckets.LocalRows | None = None,
-  label_weights: np.ndarray | None = None,
+  layout: Layout,
+  label_weights: np.ndarray | None,
 ) -> StaticPool | SampledPool | TablePool:
   """Builds the pool that `spec.labels` names."""
   if spec.labels == "all":
-    return all_labels(labels, max_length, num_shards, local_rows)
+    return all_labels(labels, layout)
   if spec.labels == "in_batch_table":
     return TablePool(truth, spec, batch_size, label_weights)
   if spec.labels == "table":
     num_labels = len(labels.lengths)
-    columns = np.full(rounded_up(num_labels, num_shards), -1, np.int32)
-    columns[:num_labels] = np.arange(num_labels)
-    return StaticPool(columns, (), num_labels)
-  return SampledPool(
-    labels,
-    truth,
-    spec,
-    batch_size=batch_size,
-    max_length=max_length,
-    num_shards=num_shards,
-    local_rows=local_rows,
-    label_weights=label_weights,
-  )
+    return StaticPool(layout.padded(np.arange(num_labels)), (), num_labels)
+  return SampledPool(labels, truth, spec, batch_size, layout, label_weights)
 
 
-def all_labels(
-  labels: TokenTable, max_length: int, num_shards: int, local_rows: length_buckets.LocalRows | None
-) -> StaticPool:
-  """Builds a pool of all labels, in groups of one width each; a group's rows divide by `num_shards`."""
-  columns, groups = [], []
-  for width, members in length_buckets.split_tightly(labels.lengths, max_length):
-    padded = np.full(rounded_up(len(members), num_shards), -1, np.int32)
-    padded[: len(members)] = members
-    groups.append(
-      labels.gather(padded if local_rows is None else np.where(local_rows(len(padded)), padded, -1), width)
-    )
-    columns.append(padded)
-  return StaticPool(length_buckets.device_major(columns, num_shards), tuple(groups), len(labels.lengths))
+def all_labels(labels: TokenTable, layout: Layout) -> StaticPool:
+  """Builds a pool of all labels, in groups of one width each."""
+  split = length_buckets.split_tightly(labels.lengths, layout.max_length)
+  columns = [layout.padded(members) for _, members in split]
+  groups = tuple(layout.group(labels, ids, width) for ids, (width, _) in zip(columns, split))
+  return StaticPool(length_buckets.device_major(columns, layout.num_shards), groups, len(labels.lengths))
 
 
-def label_table(
-  labels: TokenTable, max_length: int, num_shards: int, local_rows: length_buckets.LocalRows | None
-) -> Tokens:
-  """Lays out all labels in id order as one group; its rows divide by `num_shards`."""
-  rows = np.full(rounded_up(len(labels.lengths), num_shards), -1, np.int32)
-  rows[: len(labels.lengths)] = np.arange(len(labels.lengths))
-  width = min(max_length, int(labels.lengths.max(initial=1)))
-  return labels.gather(rows if local_rows is None else np.where(local_rows(len(rows)), rows, -1), width)
+def label_table(labels: TokenTable, layout: Layout) -> Tokens:
+  """Lays out all labels in id order as one group."""
+  width = min(layout.max_length, int(labels.lengths.max(initial=1)))
+  return layout.group(labels, layout.padded(np.arange(len(labels.lengths))), width)
 
 
 def _positions(columns: np.ndarray, num_labels: int) -> np.ndarray:
@@ -292,5 +266,6 @@ def in_columns(
   total = np.bincount(found.owners, worth[inside], minlength=len(found.counts))
   shares = worth[inside] / np.where(total > 0, total, 1)[found.owners]
   weights = found._replace(values=shares.astype(np.float32))
-  width = smallest_width(widths, found.counts.max(initial=0))
+  longest = found.counts.max(initial=0)
+  width = next(width for width in widths if width >= longest)
   return found.padded(width), weights.padded(width)

@@ -9,20 +9,54 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from xmc_jax.data.tokens import TokenTable
+from xmc_jax.distributed.sharding import rounded_up
 from xmc_jax.types import Tokens
 
 WIDTH_STEP = 8
+_MOST_SLOTS = 3  # more need less padding and compile longer
 _FINE_STEP, _MOST_GROUPS = 4, 8
 _TRIALS = 400
 MARGIN = 4.5  # standard deviations of spare room, so that practically every batch fits
 
 Slots = tuple[tuple[int, int], ...]
-LocalRows = Callable[[int], np.ndarray]  # n -> [n] bool: the rows of a group of n that this process reads
+LocalRows = Callable[[int], np.ndarray]
+
+
+def every_row(num_rows: int) -> np.ndarray:
+  """Returns the LocalRows of a process that reads all rows."""
+  return np.ones(num_rows, bool)
+
+
+class Layout(NamedTuple):
+  """Says how groups of texts are laid out.
+
+  Attributes:
+    max_length: the widest token row.
+    num_shards: devices that the rows of a group are split over, and divide by.
+    local_rows: `n -> [n]` bool: the rows of a group of n that this process reads; the others have no tokens.
+  """
+
+  max_length: int
+  num_shards: int = 1
+  local_rows: LocalRows = every_row
+
+  def group(self, table: TokenTable, ids: np.ndarray, width: int) -> Tokens:
+    """Returns the texts of `ids` `[n]`, -1 for padding, as a group of this width."""
+    return table.gather(np.where(self.local_rows(len(ids)), ids, -1), width)
+
+  def padded(self, ids: np.ndarray) -> np.ndarray:
+    """Returns int32 ids, then -1 until they divide by the devices."""
+    return padded(ids, rounded_up(len(ids), self.num_shards))
+
+
+def padded(ids: np.ndarray, size: int) -> np.ndarray:
+  """Returns `[size]` int32: the ids, then -1."""
+  return np.pad(ids, (0, size - len(ids)), constant_values=-1).astype(np.int32)
 
 
 def widths(max_length: int) -> list[int]:
@@ -32,9 +66,8 @@ def widths(max_length: int) -> list[int]:
 
 def few_widths(max_length: int) -> list[int]:
   """Returns so few widths that all can be compiled beforehand: 8, 16, 24, 32, 64, 128, ..., `max_length`."""
-  doubled = (4 * WIDTH_STEP << power for power in itertools.count())
-  every = itertools.chain(range(WIDTH_STEP, 4 * WIDTH_STEP, WIDTH_STEP), doubled)
-  return [*itertools.takewhile(lambda width: width < max_length, every), max_length]
+  every = (WIDTH_STEP, 2 * WIDTH_STEP, 3 * WIDTH_STEP, *(4 * WIDTH_STEP << power for power in range(30)))
+  return [*(width for width in every if width < max_length), max_length]
 
 
 def plan(
@@ -43,7 +76,6 @@ def plan(
   max_length: int,
   *,
   weights: np.ndarray | None = None,
-  max_groups: int = 3,
   multiple: int = 1,
   group_size: int = 1,
 ) -> Slots:
@@ -54,7 +86,6 @@ def plan(
     num_rows: rows in a batch.
     max_length: the widest slot; every text fits there, truncated if necessary.
     weights: `[n]` sampling weights of the texts, up to a factor; None is uniform.
-    max_groups: groups at most; more groups need less padding and compile longer.
     multiple: every group's rows divide by this (the mesh's data axis).
     group_size: texts are sampled in groups of this size, and the texts of a group may have the same length.
 
@@ -69,7 +100,7 @@ def plan(
     need = num_rows * tail + MARGIN * math.sqrt(group_size * num_rows * tail * (1 - tail))
     longer[width] = min(num_rows, math.ceil(need / multiple) * multiple)
   best: tuple[float, Slots] = (math.inf, ())
-  for count in range(1, max_groups + 1):
+  for count in range(1, _MOST_SLOTS + 1):
     for chosen in itertools.combinations(every[:-1], count - 1):
       edges = [0, *chosen, max_length]
       slots = tuple((high, longer[low] - longer[high]) for low, high in itertools.pairwise(edges))
@@ -198,16 +229,14 @@ def lay_out(
   table: TokenTable,
   ids: np.ndarray,
   slots: Slots,
-  num_shards: int,
-  local_rows: LocalRows | None = None,
+  layout: Layout,
   most: tuple[int, ...] | None = None,
 ) -> tuple[np.ndarray, tuple[Tokens, ...]]:
   """Lays out texts in slots; returns `[rows]` ids, -1 for padding, and one token group per width.
 
   The ids are in device order: first the rows of every group that are on the first device.
-  If `local_rows` is given, only the texts that it marks are read; the tokens of the others are 0. `most` is
-  the result of `most_real_tokens`; it becomes `Tokens.num_real_tokens` of the groups, unless one of them has
-  more tokens.
+  `most` is the result of `most_real_tokens`; it becomes `Tokens.num_real_tokens` of the groups, unless one of
+  them has more tokens.
   """
   order = assign(slots, table.lengths[ids])
   if order is None:
@@ -215,11 +244,10 @@ def lay_out(
     order = cast(np.ndarray, assign(slots, table.lengths[ids]))  # the widest slot holds every text
   laid_out = np.where(order >= 0, ids[order] if len(ids) else -1, -1).astype(np.int32)
   parts = np.split(laid_out, np.cumsum([rows for _, rows in slots])[:-1])
-  read = parts if local_rows is None else [np.where(local_rows(len(part)), part, -1) for part in parts]
-  groups = tuple(table.gather(part, width) for part, (width, _) in zip(read, slots))
+  groups = tuple(layout.group(table, part, width) for part, (width, _) in zip(parts, slots))
   if most and all(group.lengths.sum() <= tokens for group, tokens in zip(groups, most)):
     groups = tuple(replace(group, num_real_tokens=tokens) for group, tokens in zip(groups, most))
-  return device_major(parts, num_shards), groups
+  return device_major(parts, layout.num_shards), groups
 
 
 def device_major(parts: list[np.ndarray], num_shards: int) -> np.ndarray:

@@ -6,7 +6,6 @@ width for all batches would have to fit the longest row of the data, which most 
 """
 
 import math
-from collections.abc import Sequence
 
 import ml_collections
 import numpy as np
@@ -54,17 +53,6 @@ def doublings(width: int, longest: int) -> tuple[int, ...]:
   while widths[-1] < longest:
     widths.append(2 * widths[-1])
   return tuple(widths)
-
-
-def smallest_width(widths: Sequence[int], needed: int) -> int:
-  """Returns the smallest of the ascending widths that has room for `needed` positives.
-
-  Raises:
-    ValueError: the last width is too small.
-  """
-  if needed > widths[-1]:
-    raise ValueError(f"{needed} positives of a row do not fit into the widths {tuple(widths)}")
-  return next(width for width in widths if width >= needed)
 
 
 def expected_in_pool(counts: np.ndarray, sampled: np.ndarray, others: np.ndarray) -> np.ndarray:
