@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from made_builders import assert_texts, builder_of, truth_of_counts
 
-from xmc_jax.batching.prefetch import prefetch
+from xmc_jax.batching.builder import prefetch
 from xmc_jax.data.dataset import unfiltered
 from xmc_jax.types import BatchSpec
 

@@ -1,7 +1,8 @@
 """Builds training batches as a function of (seed, step, order), in static shapes."""
 
+import concurrent.futures
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax.batching import length_buckets, ragged
-from xmc_jax.batching.epochs import epoch_shape
 from xmc_jax.batching.graph_anchors import AnchorSampler, GraphEdges, is_of_labels
 from xmc_jax.batching.label_pools import Pool, in_columns, label_frequency, label_table, make_pool
 from xmc_jax.batching.length_buckets import Layout, LocalRows, every_row
@@ -247,3 +247,42 @@ class BatchBuilder:
       return None
     listed = ragged.of_padded(np.where(rows[:, None] >= 0, shortlist[rows], -1))
     return listed.values[ragged.sample(listed.counts, self._spec.num_hard_negatives, generator)]
+
+
+def epoch_shape(
+  num_points: int, batch_size: int, multiple: int = 1, batch_is_cluster: bool = False
+) -> tuple[int, int]:
+  """Returns `(steps, rows of a batch)` of an epoch.
+
+  Args:
+    num_points: number of points with a label to learn.
+    batch_size: points in a batch; an upper bound if `batch_is_cluster`.
+    multiple: the rows of a batch are a multiple of it; `batch_size` must be one.
+    batch_is_cluster: each batch is a cluster, a leaf of a balanced binary tree over points (UniDEC, 2024).
+  """
+  if not batch_is_cluster:
+    return max(1, -(-num_points // batch_size)), batch_size
+  clusters = num_clusters(num_points, batch_size)
+  return clusters, max(1, -(-num_points // (clusters * multiple))) * multiple
+
+
+def num_clusters(num_points: int, size: int) -> int:
+  """Returns 2^⌈log2(N / C)⌉, at least 1: the number of balanced clusters of at most C = `size` points."""
+  return 1 << max(0, (-(-max(1, num_points) // size) - 1).bit_length())
+
+
+def prefetch(
+  build: Callable[[int], Batch], first: int, last: int, depth: int = 3
+) -> Generator[Batch, None, None]:
+  """Yields the batches of steps `first .. last - 1`; a host thread builds them up to `depth` steps ahead."""
+  with concurrent.futures.ThreadPoolExecutor(1, "batches") as pool:
+    waiting = [pool.submit(build, step) for step in range(first, min(first + depth, last))]
+    try:
+      for step in range(first, last):
+        batch = waiting.pop(0).result()
+        if step + depth < last:
+          waiting.append(pool.submit(build, step + depth))
+        yield batch
+    finally:
+      for future in waiting:
+        future.cancel()

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from xmc_jax import config as configs
 from xmc_jax import methods
-from xmc_jax.batching.epochs import epoch_shape
+from xmc_jax.batching.builder import epoch_shape
 from xmc_jax.distributed import platform, sharding
 from xmc_jax.distributed.sharding import rounded_up
 from xmc_jax.models.encoder import equal_blocks_traced_once

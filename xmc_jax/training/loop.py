@@ -8,8 +8,7 @@ import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import refresh
-from xmc_jax.batching.builder import BatchBuilder
-from xmc_jax.batching.prefetch import prefetch
+from xmc_jax.batching.builder import BatchBuilder, prefetch
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime, sharding
 from xmc_jax.distributed.preemption import Stop, StopRequested

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from xmc_jax.batching.epochs import num_clusters
+from xmc_jax.batching.builder import num_clusters
 from xmc_jax.config import Key, declare
 from xmc_jax.types import Array, BatchSpec, DatasetInfo, Method
 

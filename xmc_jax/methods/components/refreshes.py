@@ -10,7 +10,7 @@ import ml_collections
 import numpy as np
 
 from xmc_jax import refresh
-from xmc_jax.batching.epochs import num_clusters
+from xmc_jax.batching.builder import num_clusters
 from xmc_jax.config import Key, declare
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.distributed import split_table
