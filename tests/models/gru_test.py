@@ -2,6 +2,7 @@
 
 import functools
 import json
+import pathlib
 import types
 
 import flax
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from safetensors.numpy import load_file, save_file
 
-from xmc_jax import models
-from xmc_jax.errors import ConfigError, DataError
+from xmc_jax import data, models
+from xmc_jax.errors import DataError
+from xmc_jax.models import bag_gru_files
 from xmc_jax.models.layers import dropout
 from xmc_jax.types import Tokens
 
@@ -23,12 +25,23 @@ KEY = jax.random.key(0)
 SPEC = models.GruSpec(vocab_size=13, embedding_width=3, width=4)
 
 
+PARTS = {"weight_ih": (6, 3), "weight_hh": (6, 2), "bias_ih": (6,), "bias_hh": (6,)}
+
+
 @functools.cache
-def _params(spec=SPEC):
-  """Random parameters with biases, which start at zero and would hide a wrong one."""
-  shapes = jax.eval_shape(models.Gru(spec).init, KEY, jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2), bool))
+def _tensors():
+  """Random tensors of a PyTorch model; biases that are not zero, which would hide a wrong one."""
   generator = np.random.default_rng(0)
-  return jax.tree.map(lambda leaf: generator.normal(size=leaf.shape).astype(np.float32), shapes["params"])
+  shapes = {f"gru.{part}_{end}": shape for end in ("l0", "l0_reverse") for part, shape in PARTS.items()}
+  shapes["word_embeddings.weight"] = (13, 3)
+  return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@functools.cache
+def _params():
+  return flax.traverse_util.unflatten_dict(
+    bag_gru_files.from_tensors(_tensors(), pathlib.Path("here"), SPEC), sep="/"
+  )
 
 
 @functools.cache
@@ -63,18 +76,17 @@ def _mean_state(x, weight_ih, weight_hh, bias_ih, bias_hh):
   return total / max(len(x), 1)
 
 
-def _reference(params, texts):
+def _reference(texts):
   """Texts, each `[T]` ids of its real tokens or `[T, E]` embeddings -> `[n, D]` float64."""
-  params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+  tensors = {name: value.astype(np.float64) for name, value in _tensors().items()}
   rows = []
   for text in texts:
-    x = params["word"][text] if np.ndim(text) == 1 else np.asarray(text, np.float64)
-    halves = []
-    for name, order in (("forward", x), ("backward", x[::-1])):
-      inputs, states = params[f"{name}_input"], params[f"{name}_state"]
-      bias_hh = np.concatenate([np.zeros(2 * len(states["bias"])), states["bias"]])
-      halves.append(_mean_state(order, inputs["kernel"].T, states["kernel"].T, inputs["bias"], bias_hh))
-    rows.append(np.concatenate(halves))
+    x = tensors["word_embeddings.weight"][text] if np.ndim(text) == 1 else np.asarray(text, np.float64)
+    states = (
+      _mean_state(order, *(tensors[f"gru.{part}_{end}"] for part in PARTS))
+      for end, order in (("l0", x), ("l0_reverse", x[::-1]))
+    )
+    rows.append(np.concatenate([*states]))
   return np.stack(rows)
 
 
@@ -82,7 +94,7 @@ def _reference(params, texts):
 def test_states_are_the_references_under_any_mask(seed, share):
   ids, _ = _inputs(seed=seed)
   mask = np.random.default_rng(seed).random(ids.shape) < share
-  expected = _reference(_params(), [row[real] for row, real in zip(ids, mask)])
+  expected = _reference([row[real] for row, real in zip(ids, mask)])
   actual = _compiled(models.Gru(SPEC))(_params(), ids, mask)
   assert actual.dtype == jnp.float32
   np.testing.assert_allclose(actual, expected, atol=1e-5)
@@ -93,7 +105,7 @@ def test_dropout_acts_on_the_token_embeddings():
   ids, mask = _inputs()
   embed = _compiled(models.Gru(SPEC, dropout=0.4))
   dropped = jax.jit(lambda x: dropout(x, 0.4, KEY))(_params()["word"][ids.T]).swapaxes(0, 1)
-  expected = _reference(_params(), [row[real] for row, real in zip(np.asarray(dropped), mask)])
+  expected = _reference([row[real] for row, real in zip(np.asarray(dropped), mask)])
   np.testing.assert_allclose(embed(_params(), ids, mask, KEY), expected, atol=1e-5)
   np.testing.assert_array_equal(
     embed(_params(), ids, mask), _compiled(models.Gru(SPEC))(_params(), ids, mask)
@@ -139,10 +151,6 @@ def _config(name="gru", **options):
   return types.SimpleNamespace(name=name, dtype="float32", **options)
 
 
-def _tokens():
-  return Tokens(_inputs()[0], np.array([6, 0, 3, 1, 5], np.int32))
-
-
 @pytest.fixture(scope="module")
 def made():
   """An embedder from scratch and its parameters; their initialisation compiles for a while."""
@@ -170,17 +178,6 @@ def test_kernels_start_orthogonal_and_parameters_have_the_documented_paths(made)
 
 
 @pytest.mark.slow
-def test_an_embedder_scales_to_length_one_and_leaves_empty_rows_zero(made):
-  embedder = models.build(_config(width=8), vocab_size=13)
-  params = {"encoder": made[1]["encoder"]}
-  assert embedder.width == 8
-  lengths = np.linalg.norm(jax.jit(embedder.embed)(params, _tokens()), axis=1)
-  np.testing.assert_allclose(lengths, [1, 0, 1, 1, 1], atol=1e-5)
-  gradients = jax.jit(jax.grad(lambda p: jnp.sin(3 * embedder.embed(p, _tokens())).sum()))(params)
-  assert all(np.isfinite(leaf).all() and np.any(leaf) for leaf in jax.tree.leaves(gradients))
-
-
-@pytest.mark.slow
 def test_a_gru_starts_from_another_encoders_table(tmp_path):
   table = models.build(_config("bag", width=6), vocab_size=13)
   saved = table.init(KEY)
@@ -195,52 +192,23 @@ def test_a_gru_starts_from_another_encoders_table(tmp_path):
   assert (scratch.spec, "scratch" in scratch.source) == (embedder.spec, True)
 
 
-def test_a_saved_gru_loads_and_lends_its_table(made, tmp_path):
-  embedder, params = made
-  embedder.save(params, tmp_path)
-  again = models.build(_config(str(tmp_path), pooling="auto", projection_dim=5, normalize=False))
-  jax.tree.map(np.testing.assert_array_equal, again.init(jax.random.key(9)), params)
-  np.testing.assert_array_equal(
-    jax.jit(again.embed)(params, _tokens()), jax.jit(embedder.embed)(params, _tokens())
-  )
-  bag = models.build(_config("bag", init_table=str(tmp_path)))
-  np.testing.assert_array_equal(bag.init(KEY)["encoder"]["word"], params["encoder"]["word"])
-
-
 def test_a_folder_with_pytorchs_tensors_gives_pytorchs_states(tmp_path):
-  generator = np.random.default_rng(2)
-  sizes = {"weight_ih": (6, 3), "weight_hh": (6, 2), "bias_ih": (6,), "bias_hh": (6,)}
-  tensors = {"word_embeddings.weight": generator.normal(size=(13, 3)).astype(np.float32)}
-  for ending in ("l0", "l0_reverse"):
-    for part, shape in sizes.items():
-      tensors[f"gru.{part}_{ending}"] = generator.normal(size=shape).astype(np.float32)
-  save_file(tensors, tmp_path / "model.safetensors")
+  save_file(_tensors(), tmp_path / "model.safetensors")
   config = {"model_type": "xmc_jax_gru", "vocab_size": 13, "embedding_width": 3, "width": 4}
   (tmp_path / "config.json").write_text(json.dumps(config))
   embedder = models.build(_config(str(tmp_path), normalize=False))
-  expected = []
-  for row, length in zip(_tokens().ids, _tokens().lengths):
-    x = tensors["word_embeddings.weight"][row[:length]].astype(np.float64)
-    orders = (("l0", x), ("l0_reverse", x[::-1]))
-    expected.append(
-      np.concatenate(
-        [_mean_state(order, *(tensors[f"gru.{part}_{end}"] for part in sizes)) for end, order in orders]
-      )
-    )
-  np.testing.assert_allclose(jax.jit(embedder.embed)(embedder.init(KEY), _tokens()), expected, atol=1e-5)
+  tokens = Tokens(_inputs()[0], np.array([6, 0, 3, 1, 5], np.int32))
+  expected = _reference([row[:length] for row, length in zip(tokens.ids, tokens.lengths)])
+  np.testing.assert_allclose(jax.jit(embedder.embed)(embedder.init(KEY), tokens), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"width": 8, "pooling": "cls"}, "pooling='cls'"),
-    ({"width": 8, "attention_dropout": 0.1}, "attention_dropout=0.1, but 'gru' has no attention"),
-    ({"width": 8, "num_frozen_layers": 1}, "num_frozen_layers=1"),
-  ],
-)
-def test_a_wrong_value_is_named(options, message):
-  with pytest.raises(ConfigError, match=message):
-    models.build(_config(**options), vocab_size=13)
+def test_a_saved_gru_is_loaded_with_its_tokenizer(tmp_path):
+  tokenizer = data.train_tokenizer(["a text", "of words"], 100)
+  embedder = models.build(_config(width=8), vocab_size=tokenizer.get_vocab_size())
+  embedder.save(embedder.init(KEY), tmp_path)
+  tokenizer.save(str(tmp_path / "tokenizer.json"))
+  *_, found = models.load_encoder(tmp_path)
+  assert found("a text")["input_ids"] == tokenizer.encode("a text").ids
 
 
 @pytest.mark.parametrize("change", ["size", "missing", "shape"])

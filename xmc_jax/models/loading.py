@@ -9,8 +9,8 @@ import jax
 
 from xmc_jax import data
 from xmc_jax.errors import DataError, UserError
-from xmc_jax.models.bag import BagSpec
 from xmc_jax.models.embedder import build
+from xmc_jax.models.encoder import EncoderSpec
 from xmc_jax.models.pretrained import load_pretrained
 from xmc_jax.types import Array, PyTree
 
@@ -74,7 +74,7 @@ def _tokenizer(described):
   if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
     raise DataError(f"{folder}: no tokenizer.json and no vocab.txt; copy the encoder's tokenizer there")
   try:
-    if isinstance(described.spec, BagSpec):  # no model of transformers, so only its tokenizer.json counts
+    if not isinstance(described.spec, EncoderSpec):  # unknown to transformers: only tokenizer.json counts
       inner = data.load_tokenizer(folder)
       pad = inner.id_to_token(0)  # any token will do: it is masked
       tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token=pad)
