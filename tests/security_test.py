@@ -11,7 +11,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from tests import tiny_runs
+from tests import tiny_runs, torch_pickles
 from tests.data.sample_folders import Trap
 from xmc_jax import console, data, methods, models, sanitize
 from xmc_jax.cli import commands, error_lines
@@ -226,33 +226,13 @@ def test_checkpoints_are_read_without_pickle(trained, monkeypatch):
 # Pickles that are read: PyTorch's weights.
 
 
-def torch_file(path: pathlib.Path, body: bytes, storages=(), compression=zipfile.ZIP_STORED) -> pathlib.Path:
-  with zipfile.ZipFile(path, "w", compression) as archive:
-    archive.writestr("archive/data.pkl", b"\x80\x02" + body + b".")
-    for key, raw in storages:
-      archive.writestr(f"archive/data/{key}", raw)
-  return path
-
-
-FLOATS = b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x04tQ"
-
-
-def tensor(shape: bytes, strides: bytes) -> bytes:
-  """The pickle of a tensor over four floats."""
-  return b"ctorch._utils\n_rebuild_tensor_v2\n(" + FLOATS + b"K\x00" + shape + strides + b"\x89}tR"
-
-
-def in_dict(value: bytes) -> bytes:
-  return b"}X\x01\x00\x00\x00w" + value + b"s"
-
-
 def test_weights_with_metadata_are_read(tmp_path):
   """`torch.save` of a module's state: an OrderedDict with an attribute, as every model on the hub has it."""
   body = b"ccollections\nOrderedDict\n)RX\x01\x00\x00\x00w"
-  body += tensor(b"K\x02K\x02\x86", b"K\x02K\x01\x86") + b"s"
+  body += torch_pickles.tensor((2, 2), (2, 1)) + b"s"
   body += b"}X\x09\x00\x00\x00_metadataccollections\nOrderedDict\n)Rsb"
   raw = np.arange(4, dtype=np.float32).tobytes()
-  found = read_torch_file(torch_file(tmp_path / "a.bin", body, [("0", raw)]))
+  found = read_torch_file(torch_pickles.write(tmp_path / "a.bin", body, raw))
   np.testing.assert_array_equal(found["w"], [[0, 1], [2, 3]])
 
 
@@ -267,26 +247,27 @@ def test_weights_with_metadata_are_read(tmp_path):
       b"ctorch\nFloatStorage\n(K\x03X\x01\x00\x00\x00>NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb", id="a type"
     ),
     pytest.param(
-      FLOATS + b"(K\x01K\x04\x85ctorch\nFloatStorage\n\x89C\x10" + b"x" * 16 + b"tb", id="a storage"
+      torch_pickles.storage() + b"(K\x01K\x04\x85ctorch\nFloatStorage\n\x89C\x10" + b"x" * 16 + b"tb",
+      id="a storage",
     ),
-    pytest.param(tensor(b"K\x04\x85", b"K\x01\x85") + b"}X\x01\x00\x00\x00aK\x01sb", id="a tensor"),
+    pytest.param(torch_pickles.tensor((4,), (1,)) + b"}X\x01\x00\x00\x00aK\x01sb", id="a tensor"),
     pytest.param(
       b"ctorch._utils\n_rebuild_tensor_v2\nN}X\x01\x00\x00\x00aK\x01s\x86b", id="a function's state"
     ),
-    pytest.param(tensor(b"J\x00\x00\x00\x7fK\x04\x86", b"K\x00K\x01\x86"), id="one number many times"),
+    pytest.param(torch_pickles.tensor((0x7F000000, 4), (0, 1)), id="one number many times"),
   ],
 )
 def test_weights_can_name_and_change_nothing(tmp_path, witness, value):
   """No other function, and no state of what the reader itself is made of."""
-  file = torch_file(tmp_path / "evil.bin", in_dict(value), [("0", bytes(16))])
+  file = torch_pickles.write(tmp_path / "evil.bin", torch_pickles.in_dict(w=value), bytes(16))
   with pytest.raises(DataError, match=r"evil\.bin: (refused|damaged)"):
     read_torch_file(file)
   assert np.dtype(np.float32).str == np.zeros(1, np.float32).dtype.str and np.float32(1) + 1 == 2
 
 
 def test_weights_are_no_larger_than_their_file(tmp_path):
-  body = in_dict(tensor(b"K\x04\x85", b"K\x01\x85"))
-  file = torch_file(tmp_path / "bomb.bin", body, [("0", bytes(16))], zipfile.ZIP_DEFLATED)
+  body = torch_pickles.in_dict(w=torch_pickles.tensor((4,), (1,)))
+  file = torch_pickles.write(tmp_path / "bomb.bin", body, bytes(16), compression=zipfile.ZIP_DEFLATED)
   with pytest.raises(DataError, match="not compressed"):
     read_torch_file(file)
 

@@ -92,12 +92,14 @@ def test_first_layers_only(tiny):
   jax.tree.map(np.testing.assert_array_equal, params, {name: whole[name] for name in params})
 
 
-def test_frozen_layers_get_exactly_zero(tiny):
-  embedder = models.build(_config(tiny, num_frozen_layers=1))
-  gradients = _gradients(embedder, embedder.init(KEY), _tokens())["encoder"]
-  frozen = jax.tree.leaves([gradients["embeddings"], gradients["layer_0"]])
-  assert all(not np.any(leaf) for leaf in frozen)
-  assert np.any(gradients["layer_1"]["output"]["kernel"])
+@pytest.mark.parametrize("num_frozen", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_frozen_layers_get_exactly_zero_and_the_others_the_same(tiny, num_frozen):
+  embedder, plain = (models.build(_config(tiny, num_frozen_layers=number)) for number in (num_frozen, 0))
+  params = plain.init(KEY)
+  found, expected = (_gradients(each, params, _tokens())["encoder"] for each in (embedder, plain))
+  for name in ("embeddings", *(f"layer_{i}" for i in range(num_frozen))):
+    expected[name] = jax.tree.map(np.zeros_like, expected[name])
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-5 * np.any(b)), found, expected)
 
 
 def test_scratch_transformer_has_the_checkpoints_shapes(tiny):
@@ -129,29 +131,31 @@ def test_bag_can_leave_special_tokens_out():
   np.testing.assert_allclose(bag.apply({"params": {"word": table}}, ids, mask), expected, atol=1e-6)
 
 
-def test_bag_starts_from_an_encoders_word_embeddings(tiny):
-  bag = models.build(_config("bag", init_table=tiny))
-  np.testing.assert_array_equal(
-    bag.init(KEY)["encoder"]["word"], models.build(_config(tiny)).init(KEY)["encoder"]["embeddings"]["word"]
-  )
-
-
-@pytest.mark.parametrize("options", [{"projection_dim": 6, "pooling": "cls"}, {"normalize": False}])
-def test_a_saved_embedder_loads_with_the_same_embeddings(tiny, tmp_path, options):
-  embedder = models.build(_config(tiny, **options))
+@pytest.mark.parametrize(
+  "options",
+  [
+    {"projection_dim": 6, "pooling": "cls"},
+    {"normalize": False},
+    {"name": "bag", "width": 12},
+    {"name": "gru", "width": 8, "projection_dim": 5, "normalize": False},
+  ],
+)
+def test_a_saved_embedder_loads_and_lends_its_table(tiny, tmp_path, options):
+  options = {"name": tiny, "dtype": "float32"} | options
+  embedder = models.build(types.SimpleNamespace(**options), vocab_size=97)
   params, tokens = embedder.init(KEY), _tokens()
   embedder.save(params, tmp_path)
-  again = models.build(_config(str(tmp_path), **(options | {"pooling": "auto"})))
+  options |= {"name": str(tmp_path), "pooling": "auto"}
+  again = models.build(types.SimpleNamespace(**options))
   jax.tree.map(np.testing.assert_array_equal, again.init(jax.random.key(9)), params)
   np.testing.assert_array_equal(jax.jit(again.embed)(params, tokens), jax.jit(embedder.embed)(params, tokens))
-
-
-def test_a_saved_bag_loads(tmp_path):
-  embedder = models.build(_config("bag", width=12), vocab_size=97)
-  params = embedder.init(KEY)
-  embedder.save(params, tmp_path)
-  again = models.build(_config(str(tmp_path)))
-  jax.tree.map(np.testing.assert_array_equal, again.init(KEY), params)
+  bag = models.build(_config("bag", init_table=str(tmp_path)))
+  encoder = params["encoder"]
+  table = encoder["word"] if "word" in encoder else encoder["embeddings"]["word"]
+  np.testing.assert_array_equal(bag.init(KEY)["encoder"]["word"], table)
+  if not isinstance(embedder.spec, models.EncoderSpec):
+    with pytest.raises(ConfigError, match=r"has no attention; .*attention_dropout=0"):
+      models.build(types.SimpleNamespace(**options, attention_dropout=0.1))
 
 
 @pytest.mark.parametrize(
@@ -162,20 +166,14 @@ def test_a_saved_bag_loads(tmp_path):
     ({"num_layers": -1}, "num_layers=-1"),
     ({"num_frozen_layers": 3}, "num_frozen_layers=3"),
     ({"dtype": "float16"}, "dtype='float16'"),
+    ({"name": "gru", "pooling": "cls"}, "pooling='cls'"),
+    ({"name": "gru", "attention_dropout": 0.1}, "attention_dropout=0.1, but 'gru' has no attention"),
+    ({"name": "gru", "num_frozen_layers": 1}, "num_frozen_layers=1"),
   ],
 )
 def test_a_wrong_value_is_named(tiny, options, message):
   with pytest.raises(ConfigError, match=message):
     models.build(types.SimpleNamespace(**({"name": tiny} | options)))
-
-
-def test_a_bag_has_no_attention_to_drop(tmp_path):
-  with pytest.raises(ConfigError, match=r"'bag' has no attention; .*attention_dropout=0"):
-    models.build(_config("bag", width=12, attention_dropout=0.1), vocab_size=97)
-  plain = models.build(_config("bag", width=12), vocab_size=97)
-  plain.save(plain.init(KEY), tmp_path)
-  with pytest.raises(ConfigError, match="has no attention"):  # nor one that a folder holds
-    models.build(_config(str(tmp_path), attention_dropout=0.1))
 
 
 def test_sizes_that_do_not_fit_are_named(tiny):

