@@ -13,7 +13,7 @@ from xmc_jax.batching import length_buckets, ragged
 from xmc_jax.batching.graph_anchors import AnchorSampler, GraphEdges, is_of_labels
 from xmc_jax.batching.label_pools import Pool, in_columns, label_frequency, label_table, make_pool
 from xmc_jax.batching.length_buckets import Layout, LocalRows, every_row
-from xmc_jax.batching.positives import choose_widths, expected_in_pool
+from xmc_jax.batching.positives import choose_widths
 from xmc_jax.data.dataset import unfiltered
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.types import CLUSTERS, KEPT, Batch, BatchSpec, SampledAnchors, Tokens
@@ -111,7 +111,8 @@ class BatchBuilder:
     in_pool = counts
     if not self._pool.keeps_all:
       found = (ragged.with_values(self._truth) @ self._pool.probabilities)[self.rows]
-      in_pool = expected_in_pool(counts, sampled, found * (1 - sampled / counts))
+      others = found * (1 - sampled / counts)  # that other rows bring, on average
+      in_pool = np.minimum(counts, sampled + others + 2 * np.sqrt(others))
     return choose_widths(counts, in_pool, self._batch_size)
 
   def _anchor_samplers(self, sides: Mapping[str, GraphEdges], layout: Layout) -> dict[str, AnchorSampler]:

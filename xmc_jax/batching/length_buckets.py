@@ -171,18 +171,10 @@ def assign(slots: Slots, lengths: np.ndarray) -> np.ndarray | None:
     `[rows]` indices into `lengths`, -1 for padding; or None if the texts do not
     fit, which happens to about one in 100,000 random batches.
   """
-  total = num_rows(slots)
-  order = np.full(total, -1, np.int64)
-  order[total - len(lengths) :] = np.argsort(lengths, kind="stable")
-  sorted_lengths = np.where(order >= 0, lengths[order], 0) if len(lengths) else np.zeros(total, np.int64)
+  order = np.argsort(lengths, kind="stable")
   limits = np.repeat([width for width, _ in slots], [rows for _, rows in slots])
-  widest = slots[-1][0]
-  return order if np.all(np.minimum(sorted_lengths, widest) <= limits) else None
-
-
-def widest_only(slots: Slots) -> Slots:
-  """Returns the fallback for a batch that does not fit: one slot of the largest width for all rows."""
-  return ((slots[-1][0], num_rows(slots)),)
+  fits = np.minimum(lengths[order], limits[-1]) <= limits[len(limits) - len(order) :]
+  return np.pad(order, (len(limits) - len(order), 0), constant_values=-1) if fits.all() else None
 
 
 def split_by_width(
@@ -239,9 +231,9 @@ def lay_out(
   them has more tokens.
   """
   order = assign(slots, table.lengths[ids])
-  if order is None:
-    slots, most = widest_only(slots), None
-    order = cast(np.ndarray, assign(slots, table.lengths[ids]))  # the widest slot holds every text
+  if order is None:  # one slot of the largest width holds every text
+    slots, most = ((slots[-1][0], num_rows(slots)),), None
+    order = cast(np.ndarray, assign(slots, table.lengths[ids]))
   laid_out = np.where(order >= 0, ids[order] if len(ids) else -1, -1).astype(np.int32)
   parts = np.split(laid_out, np.cumsum([rows for _, rows in slots])[:-1])
   groups = tuple(layout.group(table, part, width) for part, (width, _) in zip(parts, slots))

@@ -55,20 +55,6 @@ def doublings(width: int, longest: int) -> tuple[int, ...]:
   return tuple(widths)
 
 
-def expected_in_pool(counts: np.ndarray, sampled: np.ndarray, others: np.ndarray) -> np.ndarray:
-  """Estimates how many labels of each row are in a batch's pool: the mean plus two standard deviations.
-
-  Args:
-    counts: `[N]` true labels of each row.
-    sampled: `[N]` how many of them the row itself samples.
-    others: `[N]` how many of them are in the pool because of other rows, on average.
-
-  Returns:
-    `[N]`, at most `counts`; not necessarily whole.
-  """
-  return np.minimum(counts, sampled + others + 2 * np.sqrt(others))
-
-
 def _longest_of_batch(counts: np.ndarray, batch_size: int, share: float) -> int:
   """Returns a width w that fits a fraction `share` of batches: F(w)^B >= share for the cdf F of a row."""
   return int(np.ceil(np.quantile(counts, share ** (1 / batch_size), method="higher")))

@@ -22,6 +22,7 @@ from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.models.gru import Gru, GruSpec
 from xmc_jax.models.heads import Head, pool
 from xmc_jax.models.layers import ROUNDED
+from xmc_jax.models.locate import source_key
 from xmc_jax.models.pretrained import describe, load_pretrained, save_pretrained, token_table
 from xmc_jax.models.sentence_modules import POOLINGS, head_settings, save_sentence_modules
 from xmc_jax.types import PyTree
@@ -29,7 +30,6 @@ from xmc_jax.types import PyTree
 EncoderConfig: TypeAlias = ml_collections.ConfigDict | SimpleNamespace
 PARAMETERS = ("encoder", "projection")
 """Names the top-level parts of an Embedder's parameters."""
-_OF_A_TABLE = ("bag", "gru")  # names of encoders that need no files, but may start from another one's table
 
 
 class Embedder(NamedTuple):
@@ -79,11 +79,11 @@ def build(
   )
   if settings.pooling not in ("auto", *POOLINGS):
     raise ConfigError(f"config.encoder.pooling={settings.pooling!r}; set auto, {', '.join(POOLINGS)}")
-  of_a_table = settings.name in _OF_A_TABLE
-  if of_a_table and not settings.init_table:
+  name = getattr(settings, source_key(settings))
+  of_a_table = source_key(settings) == "init_table"
+  if of_a_table and not name:
     spec = _spec_of_table(settings, vocab_size, settings.width, special_ids)
     return _embedder(settings, spec, None, "from scratch", None)
-  name = settings.init_table if of_a_table else settings.name
   described = describe(name, num_layers=settings.num_layers, pretrained=settings.pretrained)
   spec = described.spec
   if of_a_table:
@@ -108,7 +108,7 @@ def build(
 def _read(settings, name):
   """Reads the weights under a name; for a bag or a GRU, keeps only the token table."""
   loaded = load_pretrained(name, num_layers=settings.num_layers)
-  if settings.name not in _OF_A_TABLE:
+  if source_key(settings) == "name":
     return loaded
   table = token_table(loaded.params)
   projection = loaded.projection if settings.name == "bag" else None
@@ -214,7 +214,7 @@ def _embedder(settings, spec, read, source, tokenizer_file):
 
 def packs_tokens(encoder_config: EncoderConfig) -> bool:
   """Returns whether the encoder leaves out padding on this machine, if `Tokens.num_real_tokens` is known."""
-  return hardware.packing_pays() and encoder_config.name not in _OF_A_TABLE
+  return hardware.packing_pays() and source_key(encoder_config) == "name"
 
 
 def _save(settings, spec, tokenizer_file, params, folder):

@@ -3,9 +3,7 @@
 import importlib.util
 import os
 from pathlib import Path
-from typing import NamedTuple
-
-import ml_collections
+from typing import Any, NamedTuple
 
 from xmc_jax.errors import UserError
 from xmc_jax.models.architectures import known_spec
@@ -26,7 +24,7 @@ class Source(NamedTuple):
   found: str
 
 
-def source_key(settings: ml_collections.ConfigDict) -> str:
+def source_key(settings: Any) -> str:
   """Returns the key of `config.encoder` that names where weights come from."""
   return "init_table" if settings.name in ("bag", "gru") else "name"
 
