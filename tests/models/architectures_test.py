@@ -8,7 +8,7 @@ import pytest
 from encoder_references import fake_hub
 
 from xmc_jax import models
-from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.models import hf_names, locate
 from xmc_jax.models.pretrained import load_pretrained
 
@@ -80,21 +80,13 @@ def test_files_that_are_here_win(hub, tmp_path, monkeypatch):
   assert (embedder.width, embedder.source) == (32, "from scratch, sizes of directory distilbert-base-uncased")
 
 
-def test_sizes_that_do_not_fit_are_named(hub):
-  with pytest.raises(ConfigError, match=r"num_layers=7.*has 6 layers"):
-    models.build(_scratch("distilbert-base-uncased", num_layers=7))
-  with pytest.raises(ConfigError, match="30523 tokens"):
-    models.build(_scratch("distilbert-base-uncased"), vocab_size=30523)
-  assert models.build(_scratch("bert-base-uncased", num_layers=2)).spec.num_layers == 2
-
-
 @pytest.mark.parametrize("name", ["distilbert/distilbert-base-uncased", "bert-base-uncased"])
 def test_a_run_folder_keeps_the_description(hub, tmp_path, name):
   models.copy_description(name, tmp_path / "encoder")
   assert [file.name for file in (tmp_path / "encoder").iterdir()] == ["config.json"]
   embedder = models.build(_scratch(name, num_layers=2))
   again = models.build(_scratch(str(tmp_path / "encoder"), num_layers=2))
-  assert again.spec == embedder.spec
+  assert again.spec == embedder.spec and embedder.spec.num_layers == 2
   assert jax.eval_shape(again.init, KEY) == jax.eval_shape(embedder.init, KEY)
   (tmp_path / "encoder" / "config.json").write_text("as it is")
   models.copy_description(name, tmp_path / "encoder")

@@ -82,32 +82,16 @@ def test_sites_are_those_of_hugging_face(kind, attention_rate, num_sites, monkey
   np.testing.assert_allclose(found[mask], expected[mask], atol=1e-5)
 
 
-def _attention_inputs(num_tokens=12):
-  rng = np.random.default_rng(2)
-  query, key = rng.normal(size=(2, 3, num_tokens, 2, num_tokens))
-  mask = np.arange(num_tokens) < np.array([num_tokens, 7, 1])[:, None]
-  return query, key, np.broadcast_to(mask[:, None, None, :], (3, 1, num_tokens, num_tokens))
-
-
-def _weights(query, key, mask):
-  """Attention weights `[n, H, S, T]` in float64."""
-  scores = np.einsum("nshd,nthd->nhst", query, key) / query.shape[-1] ** 0.5
-  return softmax(np.where(mask, scores, -np.inf), axis=-1)
-
-
-def _dropped(query, key, value, mask, rate, dropout_key):
-  as_float32 = (jnp.asarray(array, jnp.float32) for array in (query, key, value))
-  return attend_with_dropout(*as_float32, jnp.asarray(mask), rate, dropout_key)
-
-
 def test_weights_are_zero_or_scaled_and_the_share_is_the_rate():
   """Values that are the identity give the weights themselves: as wide as there are tokens."""
-  query, key, mask = _attention_inputs()
-  value = np.broadcast_to(np.eye(12)[:, None], (3, 12, 2, 12))
+  query, key = np.random.default_rng(2).normal(size=(2, 3, 12, 2, 12)).astype(np.float32)
+  mask = np.repeat((np.arange(12) < np.array([[12], [7], [1]]))[:, None, None], 12, axis=2)
+  value = np.broadcast_to(np.eye(12, dtype=np.float32)[:, None], (3, 12, 2, 12))
   keys = jax.random.split(KEY, 200)
-  found = jax.vmap(lambda one: _dropped(query, key, value, mask, 0.1, one))(keys)
+  found = jax.vmap(lambda one: attend_with_dropout(query, key, value, mask, 0.1, one))(keys)
   found = np.moveaxis(np.asarray(found), 3, 2)  # [keys, n, H, S, T]
-  expected = np.broadcast_to(_weights(query, key, mask), found.shape)
+  scores = np.einsum("nshd,nthd->nhst", query.astype(float), key.astype(float)) / 12**0.5
+  expected = np.broadcast_to(softmax(np.where(mask, scores, -np.inf), axis=-1), found.shape)
   kept = found > 0
   np.testing.assert_allclose(found[kept], expected[kept] / 0.9, rtol=1e-4)
   real = expected > 0
