@@ -119,11 +119,11 @@ def test_clusters_stand_together_in_a_new_order_each_epoch():
 
 
 def test_new_clusters_are_taken_up_at_once():
-  builder = _builder()
+  builder = _builder(batch_size=8)
   one, other = np.zeros(N, np.int32), np.arange(N, dtype=np.int32) % 2
   builder.build(0, {"clusters": one})
   rows = builder.build(0, {"clusters": other}).rows
-  assert len(set(other[rows])) == 1  # the leaf has more than B rows
+  assert len(set(other[rows])) == 1  # the leaf has more than 8 rows
 
 
 FROZEN = BatchSpec(labels="in_batch_table", num_positives=0, frozen=True)
