@@ -108,11 +108,9 @@ class BatchBuilder:
     """Returns the widths that a batch's array of positives may have."""
     counts = np.diff(self._truth.indptr)[self.rows]
     sampled = np.minimum(counts, self._spec.num_positives) if self._spec.num_positives else counts
-    in_pool = counts
-    if not self._pool.keeps_all:
-      found = (ragged.with_values(self._truth) @ self._pool.probabilities)[self.rows]
-      others = found * (1 - sampled / counts)  # that other rows bring, on average
-      in_pool = np.minimum(counts, sampled + others + 2 * np.sqrt(others))
+    found = (ragged.with_values(self._truth) @ self._pool.probabilities)[self.rows]
+    others = found * (1 - sampled / counts)  # that other rows bring, on average
+    in_pool = np.minimum(counts, sampled + others + 2 * np.sqrt(others))
     return choose_widths(counts, in_pool, self._batch_size)
 
   def _anchor_samplers(self, sides: Mapping[str, GraphEdges], layout: Layout) -> dict[str, AnchorSampler]:

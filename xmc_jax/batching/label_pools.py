@@ -43,11 +43,8 @@ class StaticPool:
   Attributes:
     columns: `[S]` int32 label ids, -1 for padding.
     groups: their texts, `[n, T]` each; empty if texts are not needed.
-    keeps_all: whether `column_of` has an entry for every label, so that no positive is left out.
-    probabilities: `[L]` approximate probability that each label has a column.
+    probabilities: `[L]` approximate probability that `column_of` has an entry for each label.
   """
-
-  keeps_all = True
 
   def __init__(self, columns: np.ndarray, groups: tuple[Tokens, ...], num_labels: int):
     self.columns, self.groups, self.probabilities = columns, groups, np.ones(num_labels)
@@ -81,8 +78,6 @@ class SampledPool:
     label_weights: np.ndarray | None = None,
   ):
     self._labels, self._spec, self._layout = labels, spec, layout
-    self.keeps_all = spec.num_fresh_negatives > 0
-    self._own_ids = np.arange(len(labels.lengths), dtype=np.int32)
     counts = np.diff(truth.indptr)
     per_row = np.sort(np.minimum(counts, spec.num_positives) if spec.num_positives else counts)
     num_sampled = int(per_row[-batch_size:].sum())  # at most
@@ -121,9 +116,10 @@ class SampledPool:
     # Hard negatives are not uniform; to treat them so is only a guess at their lengths.
     num_uniform = spec.num_random_negatives + batch_size * spec.num_hard_negatives
     self._slots_with_hard = plan(num_uniform)
-    self.probabilities = (
-      np.ones(num_labels) if self.keeps_all else np.minimum(1.0, probabilities_with(num_uniform))
-    )
+    self.probabilities = np.minimum(1.0, probabilities_with(num_uniform))
+    self._own_ids = None
+    if spec.num_fresh_negatives:
+      self.probabilities, self._own_ids = np.ones(num_labels), np.arange(num_labels, dtype=np.int32)
 
   def sample(self, sampled: Ids, others: Ids, listed: Ids | None, generator: np.random.Generator) -> Pool:
     """Builds the pool of one step.
@@ -153,7 +149,7 @@ class SampledPool:
       outside = candidates[~np.isin(candidates, pool)]
       pool = np.concatenate([pool, outside[:extra].astype(np.int32)])
     columns, groups = length_buckets.lay_out(self._labels, pool.astype(np.int32), slots, self._layout, most)
-    column_of = self._own_ids if self.keeps_all else _positions(columns, num_labels)
+    column_of = _positions(columns, num_labels) if self._own_ids is None else self._own_ids
     return Pool(columns, groups, column_of, np.array(dropped, np.int32) if spec.pool_size else ())
 
 
@@ -174,7 +170,7 @@ class TablePool:
     label_weights: as in `BatchBuilder`.
   """
 
-  columns, groups, keeps_all = np.zeros(0, np.int32), (), False
+  columns, groups = np.zeros(0, np.int32), ()
 
   def __init__(self, truth: csr_matrix, spec: BatchSpec, batch_size: int, label_weights: np.ndarray | None):
     self._num_labels = truth.shape[1]
