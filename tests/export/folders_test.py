@@ -175,7 +175,7 @@ def test_texts_of_strangers_stay_texts_in_a_card(folder, monkeypatch):
   monkeypatch.setitem(run.dataset.manifest, "notices", [f"```\n{HOSTILE}\n```"])
   facts = {"method": "dexml", "step": 1, "max_length": 24, "width": 16, "adds_labels": True}
   facts |= {"ranks_by": "x", "index_ranks_by": "x"}
-  text = card.text(run, card.Made(facts, card.Sentence(), ""), "")
+  text = card.text(run, facts, card.Sentence(), "", "fused")
   _, head, body = text.split("---\n", 2)
   found = yaml.safe_load(head)
   assert found["datasets"] == ["a-b-license-mit-script-x-script-y-javascript-z-c-2J-d"]

@@ -13,7 +13,6 @@ from xmc_jax.errors import UserError
 from xmc_jax.export import label_files, memory_files
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.runs.model import Model
-from xmc_jax.storage import atomic
 
 TEXTS = ["bamarn nuve", "keltbarn " * 30, "lolt", "ramarass suth", "[SEP] nuve", "mixo kelt rage"]
 NEW = "zathura document viewer"  # of words that no other text has
@@ -117,10 +116,10 @@ def test_a_vector_of_no_length_stays_what_it_is(tmp_path):
 
 
 def test_votes_by_relevance_are_those_of_the_run(exported, tmp_path):
-  opened = memory_files.read(exported / "memory", 60, ["encoder"])
+  opened, model = memory_files.read(exported / "memory", 60, ["encoder"])
   opened.truth.data[:] = np.linspace(0.1, 1, opened.truth.nnz)
-  memory_files.write(tmp_path / "memory", opened, [opened.points])
-  found = memory_files.read(tmp_path / "memory", 60, ["encoder"])
+  memory_files.write(tmp_path / "memory", opened, model, [opened.point_vectors])
+  found, _ = memory_files.read(tmp_path / "memory", 60, ["encoder"])
   np.testing.assert_array_equal(found.truth.toarray(), opened.truth.toarray())
 
 
@@ -210,29 +209,6 @@ def test_a_run_in_half_precision_has_a_memory_in_full(folder, tmp_path):
   points = np.load(tmp_path / "out/memory/points.npy")
   np.testing.assert_allclose(points, opened.embed(texts), atol=2e-6)
   assert opened.predict(TEXTS, 3)[0].shape == (len(TEXTS), 3)
-
-
-def test_room_for_the_memory_is_asked_for(folder, tmp_path, monkeypatch):
-  workdir = made_runs.made(folder, "bag", "hybrid")
-  asked = []
-
-  def check_room(place, num_bytes, what):
-    if not what.endswith(".npy"):  # one of its files
-      asked.append(num_bytes)
-
-  monkeypatch.setattr(atomic, "check_room", check_room)
-  for scores in ("encoder", "hybrid"):
-    export.export(workdir, str(tmp_path / scores), scores=scores)
-    export.add_labels(tmp_path / scores, [NEW])
-  sizes = [
-    sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    for folder in (tmp_path / "encoder", tmp_path / "hybrid")
-  ]
-  num = len(np.load(tmp_path / "hybrid" / "memory" / "points.npy"))
-  exports = [size for size in asked if size > 1e6]
-  added = [size for size in asked if size <= 1e6]
-  assert exports[1] - exports[0] >= sizes[1] - sizes[0] - 4 * 16
-  assert added[1] - added[0] >= 4 * 16 * (num + 61)
 
 
 def test_a_card_says_which_tool_gets_what(folder, exported, tmp_path):

@@ -6,7 +6,7 @@ Names and texts from the data are untrusted: they are escaped so that they act a
 import json
 import pathlib
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from xmc_jax import data, methods, sanitize
 from xmc_jax.config import checks
@@ -83,48 +83,35 @@ _TEXTS_INSIDE = (
 )
 
 
-class Made(NamedTuple):
-  """Describes what was exported.
-
-  Attributes:
-    facts: the content of export.json.
-    sentence: what was written for sentence-transformers.
-    no_scann: why there is no ScaNN index; '' if there is one.
-  """
-
-  facts: dict[str, Any]
-  sentence: Sentence
-  no_scann: str
-
-
-def text(run: Run, made: Made, scores: str) -> str:
+def text(run: Run, facts: dict[str, Any], sentence: Sentence, no_scann: str, scores: str) -> str:
   """Returns the text of the model card.
 
   Args:
     run: the exported run.
-    made: what was exported of it.
-    scores: the scores that rank; '' for those of the run's own config.
+    facts: the content of export.json.
+    sentence: what was written for sentence-transformers.
+    no_scann: why there is no ScaNN index; '' if there is one.
+    scores: the scores that rank.
   """
   config = _shareable(run.workdir)
-  is_own = scores in ("", config["eval.scores"])
-  report = measured.read(run.workdir, "" if is_own else scores, made.facts["step"])
-  name, is_hybrid = run.dataset.name, made.facts["ranks_by"] == HYBRID
+  report = measured.read(run.workdir, "" if scores == config["eval.scores"] else scores, facts["step"])
+  name, is_hybrid = run.dataset.name, facts["ranks_by"] == HYBRID
   parts = [
-    _head(name, report, made.sentence),
-    f"# {escaped(made.facts['method'])} on {escaped(name)}\n",
+    _head(name, report, sentence),
+    f"# {escaped(facts['method'])} on {escaped(name)}\n",
     f"An extreme multi-label classifier of `xmc_jax`: it ranks {len(run.dataset.labels):,} labels for a text "
-    f"by {_in_words(made.facts)} ({made.facts['width']} numbers a vector).\n",
-    f"## Files\n\n{_files(made)}",
+    f"by {_in_words(facts)} ({facts['width']} numbers a vector).\n",
+    f"## Files\n\n{_files(facts, sentence, no_scann)}",
     f"## What ranks where\n\n{_TOOLS}" if is_hybrid else "",
     "## Use\n",
     _USE,
-    "" if made.sentence.reason else _USE_SENTENCE,
-    _USE_PROGRAM.replace("APPEND\n", _APPEND if made.facts.get("adds_frequency") else "\n"),
+    "" if sentence.reason else _USE_SENTENCE,
+    _USE_PROGRAM.replace("APPEND\n", _APPEND if facts.get("adds_frequency") else "\n"),
     f"## Data\n\n{_code(data.summary(run.dataset.manifest))}",
-    f"## Test metrics\n\n{measured.table(report, made.facts)}",
-    f"## Settings\n\nStep {made.facts['step']:,}. Paths are cut to their last part.\n\n",
+    f"## Test metrics\n\n{measured.table(report, facts)}",
+    f"## Settings\n\nStep {facts['step']:,}. Paths are cut to their last part.\n\n",
     _code(json.dumps(config, indent=2, default=str, ensure_ascii=False), "json"),
-    f"## Limits\n\n{_limits(made, run)}",
+    f"## Limits\n\n{_limits(facts, run)}",
     "## Licence\n\nThat of the data and of the encoder that training began from; this tool adds none. Say "
     "which before you publish this folder.\n",
   ]
@@ -194,25 +181,21 @@ def _head(name: str, report: dict, sentence: Sentence) -> str:
   return "\n".join(["---", *lines, "---", ""])
 
 
-def _files(made: Made) -> str:
-  sentence, facts = made.sentence, made.facts
+def _files(facts: dict[str, Any], sentence: Sentence, no_scann: str) -> str:
+  embeds = "; ".join([f"the encoder, {sentence.width} numbers a text", *sentence.notes])
   rows = [
-    (
-      "sentence_transformers/",
-      f"left out: {sentence.reason}" if sentence.reason else _sentence_row(sentence),
-    ),
+    ("sentence_transformers/", f"left out: {sentence.reason}" if sentence.reason else embeds),
     ("index/labels.npy", f"float32, what the index ranks by: {facts['index_ranks_by']}"),
     ("index/labels.jsonl", "ids, keys and texts of labels"),
     ("index/labels.faiss", "the vectors as an IndexFlatIP"),
-    ("index/scann/", f"left out: {made.no_scann}" if made.no_scann else "ScaNN's files; see scann.json"),
+    ("index/scann/", f"left out: {no_scann}" if no_scann else "ScaNN's files; see scann.json"),
     ("stablehlo/", "functions from tokens to vectors, parameters beside them; see signature.json"),
   ]
   if facts["ranks_by"] == HYBRID:
     points = f"{facts['points']:,} training points"
-    scorers = ", ".join(facts["scorers"])
-    rows += [("index/labels_SCORER.npy", f"label vectors of one scorer each: {scorers}")] * (
-      len(facts["scorers"]) > 1
-    )
+    if len(facts["scorers"]) > 1:
+      scorers = ", ".join(facts["scorers"])
+      rows.append(("index/labels_SCORER.npy", f"label vectors of one scorer each: {scorers}"))
     rows += [
       ("index/both.faiss", f"an IndexFlatIP: first the {points}, each of length 1, then the labels"),
       ("memory/points.npy", f"float32 embeddings of {points}"),
@@ -220,13 +203,7 @@ def _files(made: Made) -> str:
       ("memory/point_labels.npy", "their labels; point_labels_offsets.npy says where rows begin"),
       ("memory/hybrid.json", "the model that joins the sources"),
     ]
-  return (
-    "\n".join(["| file | what |", "|---|---|", *(f"| `{file}` | {what} |" for file, what in rows)]) + "\n"
-  )
-
-
-def _sentence_row(sentence: Sentence) -> str:
-  return "; ".join([f"the encoder, {sentence.width} numbers a text", *sentence.notes])
+  return measured.rows([("file", "what"), *((f"`{file}`", what) for file, what in rows)])
 
 
 def _in_words(facts: dict[str, Any]) -> str:
@@ -236,8 +213,8 @@ def _in_words(facts: dict[str, Any]) -> str:
   return f"what its {kinds}, the labels of the nearest of {facts['points']:,} training texts, and words say"
 
 
-def _limits(made: Made, run: Run) -> str:
-  facts, is_hybrid = made.facts, made.facts["ranks_by"] == HYBRID
+def _limits(facts: dict[str, Any], run: Run) -> str:
+  is_hybrid = facts["ranks_by"] == HYBRID
   lines = [
     f"Texts are cut after {facts['max_length']} tokens. All is in float32: a run trained in bfloat16 rounds "
     "otherwise, so its own scores differ in the third digit.",

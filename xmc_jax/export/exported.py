@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax import data
 from xmc_jax.console import say
@@ -22,7 +23,7 @@ from xmc_jax.retrieval.hybrid_model import HybridModel
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
 from xmc_jax.runs.model import best_labels, check_texts, reasons
-from xmc_jax.storage import atomic, path_safety, whole_folder
+from xmc_jax.storage import path_safety, whole_folder
 
 FORMAT, VERSION, MARKER = "xmc_jax export", 3, "export.json"
 SENTENCE, PROGRAMS, INDEX, MEMORY = "sentence_transformers", "stablehlo", "index", "memory"
@@ -57,10 +58,10 @@ class Exported:
     self._folder, self._facts, self._programs = folder, facts, programs
     tokenizer = data.load_tokenizer(folder / PROGRAMS)
     self._tokens = Encoder(tokenizer, facts["max_length"])
-    self._memory: memory_files.Memory | None = None
+    self._memory: Corpus | None = None
     self._reread()
     if facts["ranks_by"] == HYBRID:
-      self._memory = memory_files.read(folder / MEMORY, len(self._vectors), facts["scorers"])
+      self._memory, self._model = memory_files.read(folder / MEMORY, len(self._vectors), facts["scorers"])
 
   @classmethod
   def load(cls, folder: str | pathlib.Path) -> "Exported":
@@ -164,13 +165,14 @@ class Exported:
 
   @functools.cached_property
   def _hybrid(self) -> HybridRanker:
-    memory, corpus = self._corpus()
-    return HybridRanker(Retriever(corpus), memory.model)
+    return HybridRanker(Retriever(self._corpus()), self._model)
 
-  def _corpus(self) -> tuple[memory_files.Memory, Corpus]:
+  def _corpus(self) -> Corpus:
+    memory = cast(Corpus, self._memory)  # a hybrid export has one
     vectors = {scorer: np.asarray(array) for scorer, array in self._by_scorer.items()}
-    memory = cast(memory_files.Memory, self._memory)  # a hybrid export has one
-    return memory, memory_files.corpus(memory, vectors, self._texts)
+    known = memory.truth  # labels that were added since belong to no point
+    truth = sp.csr_matrix((known.data, known.indices, known.indptr), (known.shape[0], len(self._texts)))
+    return memory._replace(label_vectors=vectors, truth=truth, label_texts=self._texts)
 
   def _unknown(self, texts: Sequence[str]) -> list[str]:
     """Returns the texts that are not labels yet, each once."""
@@ -179,14 +181,7 @@ class Exported:
   def _write(self, part: pathlib.Path, new: list[str], new_keys: list[str]) -> None:
     """Writes the index to `part`, with the new labels after the existing ones."""
     texts, width = [*self.labels, *new], self._vectors.shape[1]
-    points = self._memory.points if self._memory else None
-    atomic.check_room(
-      part,
-      label_files.num_bytes(
-        texts, width, num_scorers=len(self._by_scorer), num_points=0 if points is None else len(points)
-      ),
-      "the index with the new labels",
-    )
+    points = self._memory.point_vectors if self._memory else None
     vectors = self._embed(LABELS, new) if new else np.zeros((0, width), np.float32)
     sample = label_files.read_sample(whole_folder.current(self._folder / INDEX), width)
     # A new label has only its text. It has no classifier, so its classifier vector is 0.
@@ -198,7 +193,7 @@ class Exported:
     )
 
   def _check_can_add(self) -> None:
-    if self._facts["adds_labels"] and self._programs.has(LABELS):
+    if self._facts["adds_labels"]:
       return
     encoder = self._facts["encoder_run"]
     instead = f"; export the run of its encoder, {encoder}, and add them there" if encoder else ""
@@ -264,7 +259,7 @@ class Combination(Exported):
 
   @functools.cached_property
   def _hybrid(self) -> HybridRanker:
-    corpora = ((name, member._corpus()[1]) for name, member in self._members.items())
+    corpora = ((name, member._corpus()) for name, member in self._members.items())
     return HybridRanker(CombinedRetriever(corpora), self._model)
 
 

@@ -27,25 +27,6 @@ BLOCK = 1 << 16  # vectors at a time
 _SCANN_DEPTH = 100  # number of labels per query that ScaNN's search is tuned for
 
 
-def num_bytes(texts: Sequence[str], width: int, *, num_scorers: int, num_points: int) -> int:
-  """Returns the most bytes that an index takes on disk: three copies of the vectors, ScaNN's files, texts.
-
-  Args:
-    texts: L label texts.
-    width: D of the label vectors.
-    num_scorers: number of the method's scorers.
-    num_points: training points in an index of both; 0 for none.
-  """
-  num_labels, num_scorers = len(texts), num_scorers if num_scorers > 1 else 0
-  own = num_labels * (3 * 4 * width + width + 16 + 64) + 2 * text_bytes(texts)
-  in_both = num_points + num_labels if num_points else 0
-  return own + 4 * width * (num_scorers * num_labels + in_both) + 256 * num_scorers
-
-
-def text_bytes(texts: Sequence[str]) -> int:
-  return sum(len(text.encode()) for text in texts)
-
-
 def write(
   folder: Path,
   parts: Sequence[np.ndarray],

@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import jax
 import ml_collections
 import numpy as np
 
@@ -12,7 +13,7 @@ from xmc_jax.console import say
 from xmc_jax.distributed import runtime, split_table
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export import card, exported, label_files, memory_files, programs, sentence_transformers
-from xmc_jax.export.memory_files import Memory
+from xmc_jax.retrieval.sources import Corpus
 from xmc_jax.runs import corpora, label_frequency, label_functions, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.trained import Trained
@@ -105,16 +106,23 @@ def _write(part: pathlib.Path, source: _Source) -> None:
   vectors = label_frequency.add_label_column(
     run, split_table.whole(trained.labels(source.scorer)), source.scorer
   )
-  memory, rows = _memory(source) if source.scores == exported.HYBRID else (None, np.zeros(0, int))
-  _check_room(part, source, vectors.shape[1], memory)
+  is_hybrid, rows = source.scores == exported.HYBRID, np.zeros(0, int)
+  if is_hybrid:
+    rows, votes = corpora.labelled(run, np.arange(len(run.dataset.train)))
+  parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(trained.tree))
+  size = 2 * parameters + 4 * vectors.nbytes + 8 * len(rows) * vectors.shape[1] + _SLACK
+  atomic.check_room(part, size, "the export")
   probes = [run.dataset.train.texts[row] for row in range(min(_PROBES, len(run.dataset.train)))]
   sentence = sentence_transformers.write(part / exported.SENTENCE, trained, probes)
   if sentence.reason:
     say(f"export: no {exported.SENTENCE}/: {sentence.reason}")
   functions = _write_programs(part / exported.PROGRAMS, source)
   points = None
-  if memory:
-    points = memory_files.write(part / exported.MEMORY, memory, _point_blocks(source, rows))
+  if is_hybrid:
+    texts, temperature = run.dataset.train.texts[rows], run.config.method.temperature
+    corpus = Corpus({}, np.zeros((0, 0), np.float32), votes, texts, (), temperature)
+    model = ranking.hybrid_model(source.original)
+    points = memory_files.write(part / exported.MEMORY, corpus, model, _point_blocks(source, rows))
   no_scann = _write_index(part / exported.INDEX, source, vectors, points)
   adds_frequency = label_frequency.has_column(run)
   facts = {
@@ -124,7 +132,7 @@ def _write(part: pathlib.Path, source: _Source) -> None:
     "step": trained.step,
     "max_length": run.config.data.max_length,
     "width": int(vectors.shape[1]) - adds_frequency,
-    "ranks_by": exported.HYBRID if memory else _ranks_by(run, source.scorer),
+    "ranks_by": exported.HYBRID if is_hybrid else _ranks_by(run, source.scorer),
     "index_ranks_by": _ranks_by(run, source.scorer),
     "scorers": source.scorers,
     "trained_labels": len(vectors),
@@ -134,8 +142,8 @@ def _write(part: pathlib.Path, source: _Source) -> None:
     "encoder_run": pathlib.Path(run.config.init_from).name,
   }
   atomic.write_json(part / exported.MARKER, facts)
-  contents = card.Made(facts, sentence, no_scann)
-  (part / "README.md").write_text(card.text(run, contents, source.scores), encoding="utf-8")
+  content = card.text(run, facts, sentence, no_scann, source.scores)
+  (part / "README.md").write_text(content, encoding="utf-8")
 
 
 def _write_members(part: pathlib.Path, trained: Trained) -> None:
@@ -193,15 +201,6 @@ def _write_index(
   return no_scann
 
 
-def _memory(source: _Source) -> tuple[Memory, np.ndarray]:
-  """Returns the hybrid ranker's memory, with `points` still empty, and the training rows of its points."""
-  run, train = source.trained.run, source.trained.run.dataset.train
-  rows, truth = corpora.labelled(run, np.arange(len(train)))
-  none = np.zeros((0, 0), np.float32)
-  model = ranking.hybrid_model(source.original)
-  return Memory(none, truth, train.texts[rows], run.config.method.temperature, model), rows
-
-
 def _point_blocks(source: _Source, rows: np.ndarray) -> Iterator[np.ndarray]:
   """Yields `[n, D]` float32 embeddings of these training rows, block by block."""
   trained, tokens = source.trained, source.trained.run.dataset.train.tokens
@@ -223,12 +222,3 @@ def _sample(trained: Trained) -> np.ndarray:
   train = trained.run.data.train
   rows = np.random.default_rng(0).permutation(len(train))[:_SAMPLE]
   return trained.queries(train.tokens.rows(np.sort(rows)))
-
-
-def _check_room(part: pathlib.Path, source: _Source, width: int, memory: Memory | None) -> None:
-  num_points = len(memory.texts) if memory else 0
-  texts = source.trained.run.dataset.labels.texts
-  size = label_files.num_bytes(texts, width, num_scorers=len(source.scorers), num_points=num_points)
-  if memory:
-    size += memory_files.num_bytes(memory, width)
-  atomic.check_room(part, 2 * programs.parameter_bytes(source.trained) + size + _SLACK, "the export")

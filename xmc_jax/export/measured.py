@@ -4,7 +4,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from xmc_jax.config import METRICS
 from xmc_jax.export.exported import HYBRID
 from xmc_jax.runs import evaluate
 
@@ -18,13 +17,18 @@ def read(workdir: pathlib.Path, scores: str, step: int) -> dict[str, Any]:
     step: the step of the parameters.
 
   Returns:
-    'rows', 'without' (rows without labels), 'metrics', 'intervals_95' (empty if only means are known),
-    'encoder', the metrics of the encoder alone if they are known, and 'source', the one source in the report
-    that was read ('' for the whole).
+    The report, with the metrics that the console prints; 'intervals_95' is empty if only means are known.
+    'source' is the one source in the run's own report that was read, '' for a whole report.
   """
-  if not scores:
-    return _report(workdir, "", "", step)
-  return _report(workdir, f"_{scores}", "", step) or _report(workdir, "", scores, step)
+  source = ""
+  report = evaluate.stored_report(workdir, f"_{scores}" if scores else "", step)
+  if scores and not report:
+    source, report = scores, evaluate.stored_report(workdir, "", step)
+  means = report.get("by_source", {}).get(source) if source else report.get("metrics")
+  if not means:
+    return {}
+  shown = {"metrics": evaluate.shown(means), "source": source}
+  return {**report, **shown, **({"intervals_95": {}} if source else {})}
 
 
 def table(report: dict[str, Any], facts: dict[str, Any]) -> str:
@@ -34,38 +38,23 @@ def table(report: dict[str, Any], facts: dict[str, Any]) -> str:
     report: as `read` returns it.
     facts: the content of export.json.
   """
-  if not report.get("metrics"):
+  if not report:
     return "None were measured with these parameters; --mode=evaluate measures them.\n"
-  alone = report["encoder"] if facts["ranks_by"] == HYBRID else {}
+  alone = report.get("by_source", {}).get("encoder", {}) if facts["ranks_by"] == HYBRID else {}
   head = ["metric", "percent", "95 % interval", *["by the encoder alone"] * bool(alone)]
-  lines = [_row(head), "|---" * len(head) + "|"]
+  lines = [head]
   for name, mean in report["metrics"].items():
-    pair = report["intervals_95"].get(name)
-    shown = f"{100 * pair[0]:.2f} to {100 * pair[1]:.2f}" if pair else ""
+    ends = report["intervals_95"].get(name, ())
     other = [f"{100 * alone[name]:.2f}" if name in alone else ""] if alone else []
-    lines.append(_row([name, f"{100 * mean:.2f}", shown, *other]))
-  ranks = "ranked as the run ranks" if not report["source"] else f"ranked by {report['source']} alone"
-  without = f" ({report['without']:,} without labels count as 0)" if report["without"] else ""
+    lines.append([name, f"{100 * mean:.2f}", " to ".join(f"{100 * end:.2f}" for end in ends), *other])
+  ranks = f"ranked by {report['source']} alone" if report["source"] else "ranked as the run ranks"
+  num_without = report.get("rows_without_labels")
+  without = f" ({num_without:,} without labels count as 0)" if num_without else ""
   own = f"{report['rows']:,} test points{without}, {ranks}. The index ranks by {facts['index_ranks_by']}.\n"
-  return "\n".join([own, *lines]) + "\n"
+  return f"{own}\n{rows(lines)}"
 
 
-def _report(workdir: pathlib.Path, suffix: str, source: str, step: int) -> dict[str, Any]:
-  """Reads a report, or one of the sources in it; returns {} if it is missing or of another step."""
-  report = evaluate.stored_report(workdir, suffix, step)
-  by_source = report.get("by_source", {})
-  means = by_source.get(source) if source else report.get("metrics")
-  if not means:
-    return {}
-  return {
-    "rows": report["rows"],
-    "without": report.get("rows_without_labels", 0),
-    "metrics": {metric: means[metric] for metric in METRICS if metric in means},
-    "intervals_95": {} if source else report["intervals_95"],
-    "encoder": by_source.get("encoder", {}),
-    "source": source,
-  }
-
-
-def _row(cells: Sequence[str]) -> str:
-  return f"| {' | '.join(cells)} |"
+def rows(cells: Sequence[Sequence[str]]) -> str:
+  """Returns a Markdown table of these rows; the first is its head."""
+  head, *others = (f"| {' | '.join(row)} |\n" for row in cells)
+  return "".join([head, "|---" * len(cells[0]) + "|\n", *others])

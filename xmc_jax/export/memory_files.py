@@ -3,9 +3,8 @@
 docs/export.md, "The memory in files", describes the files.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,60 +20,41 @@ POINTS, TEXTS, MODEL = "points.npy", "points.jsonl", "hybrid.json"
 COLUMNS, OFFSETS, VOTES = "point_labels.npy", "point_labels_offsets.npy", "point_votes.npy"
 
 
-class Memory(NamedTuple):
-  """Holds what the hybrid ranker knows besides label vectors.
-
-  Attributes:
-    points: `[N, D]` float32.
-    truth: CSR `[N, L]` float32, the votes of points for their labels.
-    texts: N texts.
-    temperature: scores of label vectors are divided by it.
-    model: combines the scores of the sources.
-  """
-
-  points: np.ndarray
-  truth: sp.csr_matrix
-  texts: Sequence[str]
-  temperature: float
-  model: HybridModel
-
-
-def num_bytes(memory: Memory, width: int) -> int:
-  """Returns the most bytes that a memory takes on disk, without the model."""
-  points = len(memory.texts) * (4 * width + 8 + 64)
-  return points + 8 * memory.truth.nnz + 2 * label_files.text_bytes(memory.texts)
-
-
-def write(folder: Path, memory: Memory, blocks: Iterable[np.ndarray]) -> np.ndarray:
+def write(folder: Path, corpus: Corpus, model: HybridModel, blocks: Iterable[np.ndarray]) -> np.ndarray:
   """Writes a memory.
 
   Args:
     folder: created if missing.
-    memory: what to write; its `points` are ignored.
-    blocks: the points, `[n, D]` each, N rows in all; they need not fit in memory together.
+    corpus: the votes and texts of N points, and the temperature; its vectors are ignored.
+    model: combines the scores of the sources.
+    blocks: the points' vectors, `[n, D]` each, N rows in all; they need not fit in memory together.
 
   Returns:
     The written points, memory-mapped.
   """
   folder.mkdir(parents=True, exist_ok=True)
-  label_files.write_vectors(folder / POINTS, len(memory.texts), blocks)
-  label_files.write_texts(folder / TEXTS, memory.texts)
-  np.save(folder / COLUMNS, memory.truth.indices.astype(np.int32))
-  np.save(folder / OFFSETS, memory.truth.indptr.astype(np.int64))
-  if np.any(memory.truth.data != 1):
-    np.save(folder / VOTES, memory.truth.data)
-  memory.model.save(folder / MODEL)
-  checksums.write_manifest(folder, {"temperature": memory.temperature})
-  return label_files.open_array(folder / POINTS, len(memory.texts))
+  num_points, truth = len(corpus.point_texts), corpus.truth
+  label_files.write_vectors(folder / POINTS, num_points, blocks)
+  label_files.write_texts(folder / TEXTS, corpus.point_texts)
+  np.save(folder / COLUMNS, truth.indices.astype(np.int32))
+  np.save(folder / OFFSETS, truth.indptr.astype(np.int64))
+  if np.any(truth.data != 1):
+    np.save(folder / VOTES, truth.data)
+  model.save(folder / MODEL)
+  checksums.write_manifest(folder, {"temperature": corpus.temperature})
+  return label_files.open_array(folder / POINTS, num_points)
 
 
-def read(folder: Path, num_labels: int, scorers: Iterable[str]) -> Memory:
+def read(folder: Path, num_labels: int, scorers: Iterable[str]) -> tuple[Corpus, HybridModel]:
   """Reads what `write` wrote and verifies its checksums; the points stay memory-mapped.
 
   Args:
     folder: the folder.
     num_labels: L; labels may have been added since.
     scorers: names of the method's scorers.
+
+  Returns:
+    The corpus, still without labels' vectors and texts, and the model.
 
   Raises:
     DataError: a file is missing or damaged, or does not fit the others.
@@ -87,20 +67,7 @@ def read(folder: Path, num_labels: int, scorers: Iterable[str]) -> Memory:
   model = HybridModel.load(folder / MODEL, remedy="export again")
   if model.features != feature_names(source_names(scorers)):
     raise DataError(f"{folder / MODEL}: was fitted on other features; export again")
-  return Memory(points, truth, texts, checksums.read_record(folder)["temperature"], model)
-
-
-def corpus(memory: Memory, vectors: Mapping[str, np.ndarray], texts: Sequence[str]) -> Corpus:
-  """Returns what the hybrid ranker searches.
-
-  Args:
-    memory: as `read` returns it.
-    vectors: `[L, D]` label vectors by scorer.
-    texts: L label texts; labels that were added after the memory was written belong to no point.
-  """
-  known = memory.truth
-  truth = sp.csr_matrix((known.data, known.indices, known.indptr), (known.shape[0], len(texts)))
-  return Corpus(vectors, memory.points, truth, memory.texts, texts, memory.temperature)
+  return Corpus({}, points, truth, texts, (), checksums.read_record(folder)["temperature"]), model
 
 
 def _read_truth(folder: Path, shape: tuple[int, int]) -> sp.csr_matrix:
