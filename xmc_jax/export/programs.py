@@ -67,11 +67,6 @@ def write(folder: Path, functions: Mapping[str, Function], trained: Trained, max
   }
 
 
-def parameter_bytes(trained: Trained) -> int:
-  """Returns the size of all parameters in bytes, including those that no function reads."""
-  return sum(leaf.nbytes for leaf in jax.tree.leaves(trained.tree))
-
-
 class Programs:
   """Loads and calls functions that `write` wrote.
 
@@ -86,9 +81,6 @@ class Programs:
       self._parameters = safetensors.numpy.load_file(folder / PARAMETERS)
     except (OSError, safetensors.SafetensorError, TypeError, KeyError) as error:
       raise DataError(f"{folder / PARAMETERS}: unreadable ({_reason(error)}); export again") from None
-
-  def has(self, name: str) -> bool:
-    return (self._folder / f"{name}{_SUFFIX}").is_file()
 
   def __call__(self, name: str, tokens: Tokens) -> Array:
     """Returns `[b, D]` float32 embeddings of tokens by the function of this name."""
@@ -113,27 +105,7 @@ class Programs:
 
 def _lowered(function: Function, trained: Trained, names: list[str], max_length: int) -> jax_export.Exported:
   """Returns the exported function of `(parameters by name, input_ids, attention_mask)`."""
-  try:
-    return _lowered_whole(function, trained, names, max_length)
-  except TypeError:  # a method calls `len` on an array with a symbolic number of rows
-    return _lowered_whole(_row_by_row(function), trained, names, max_length)
 
-
-def _row_by_row(function: Function) -> Function:
-  """Returns the same function of many texts, which passes them to the original one text at a time."""
-
-  def call(params, extra_state, tokens, ids):
-    def of_one(row, length, number):
-      return function(params, extra_state, Tokens(row[None], length[None]), number[None])[0]
-
-    return jax.vmap(of_one)(tokens.ids, tokens.lengths, ids)
-
-  return call
-
-
-def _lowered_whole(
-  function: Function, trained: Trained, names: list[str], max_length: int
-) -> jax_export.Exported:
   def call(parameters, input_ids, attention_mask):
     tokens = Tokens(input_ids, attention_mask.sum(axis=1))
     no_ids = jnp.full(input_ids.shape[:1], -1, jnp.int32)

@@ -40,7 +40,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
 
   def embed(params, tokens, key=None):
     vectors = encoder.embed(params, tokens, key)
-    return jnp.concatenate([vectors, jnp.ones((len(vectors), 1), vectors.dtype)], axis=1)
+    return jnp.concatenate([vectors, jnp.ones((vectors.shape[0], 1), vectors.dtype)], axis=1)
 
   def loss(params, extra_state, batch, key):
     queries = embed_points(embed, params, batch.queries, key)
