@@ -13,7 +13,7 @@ from xmc_jax.models.sentence_modules import save_sentence_modules, write_safeten
 from xmc_jax.runs.run import Run
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import atomic
-from xmc_jax.types import Array, PyTree
+from xmc_jax.types import PyTree
 
 _TOLERANCE = 1e-4  # largest difference to the method's own embeddings: float32, for vectors of length 1
 _STATIC = "0_StaticEmbedding"
@@ -41,20 +41,6 @@ class Sentence(NamedTuple):
   notes: tuple[str, ...] = ()
 
 
-class _Head(NamedTuple):
-  """Describes what follows the pooled vector.
-
-  Attributes:
-    projection: `{'kernel' [D, D'], 'bias' [D']}` of a dense layer, or None for no layer.
-    tanh: True if a tanh follows.
-    unit: whether vectors are scaled to length 1 in the end.
-  """
-
-  projection: Mapping[str, Array] | None
-  tanh: bool
-  unit: bool
-
-
 def write(folder: Path, trained: Trained, probes: list[str]) -> Sentence:
   """Writes the folder, if sentence-transformers supports the encoder.
 
@@ -66,18 +52,35 @@ def write(folder: Path, trained: Trained, probes: list[str]) -> Sentence:
   run, root = trained.run, _encoder_of(trained)
   if root is None:
     return Sentence("its parameters hold no encoder under a known name")
-  head = _head_of(root, run.config.encoder)
-  root = {"encoder": root["encoder"], **({"projection": head.projection} if head.projection else {})}
-  tokens = data.encode_texts(run.dataset.tokenizer(), probes, run.config.data.max_length)
-  vectors = trained.queries(tokens)
-  padded = tokens.gather(np.arange(len(tokens)), run.config.data.max_length)
-  for tried in (head, head._replace(unit=not head.unit)):
-    embedder = _embedder(run, tried)
-    embedded = np.asarray(embedder.embed(root, padded))
-    expected = vectors[:, : embedder.width]
-    if embedded.shape == expected.shape and np.allclose(embedded, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
-      return _write(folder, run, root, embedder, tried, vectors.shape[1])
-  return Sentence("its method embeds texts in a way that no chain of its modules can compute")
+  projection = root.get(unidec_heads.TEXTS, root).get("projection")
+  root = {"encoder": root["encoder"], **({"projection": projection} if projection else {})}
+  settings = ml_collections.ConfigDict(run.config.encoder.to_dict())
+  settings.projection_dim = projection["kernel"].shape[1] if projection else 0
+  settings.projection_tanh = unidec_heads.TEXTS in trained.params or settings.projection_tanh
+  settings.update(embedding_dropout=0.0, num_frozen_layers=0)
+  tokenizer = run.dataset.tokenizer()
+  embedder = models.build(
+    settings, vocab_size=tokenizer.get_vocab_size(), special_ids=data.special_ids(tokenizer)
+  )
+  if isinstance(embedder.spec, models.GruSpec):
+    return Sentence("it has no module for the mean over the tokens of a Bi-GRU")
+  tokens = data.encode_texts(tokenizer, probes, run.config.data.max_length)
+  vectors, padded = trained.queries(tokens), tokens.gather(np.arange(len(tokens)), run.config.data.max_length)
+  found, expected = embedder.embed(root, padded), vectors[:, : embedder.width]
+  if found.shape != expected.shape or not np.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+    return Sentence("its method embeds texts in a way that no chain of its modules can compute")
+  notes: tuple[str, ...] = ()
+  if embedder.width < vectors.shape[1]:
+    columns = f"the first {embedder.width} of the {vectors.shape[1]} columns of the run's own"
+    notes = (f"its embeddings are {columns}",)
+  if isinstance(embedder.spec, models.EncoderSpec):
+    embedder.save(root, folder)
+    _write_tokenizer(folder, run)
+  else:
+    _write_static(folder, run, root, settings)
+    notes += ("texts without a token, and texts that spell a special token such as [SEP], differ",)
+  atomic.write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
+  return Sentence(width=embedder.width, notes=notes)
 
 
 def _encoder_of(trained: Trained) -> PyTree | None:
@@ -86,48 +89,6 @@ def _encoder_of(trained: Trained) -> PyTree | None:
     if isinstance(tree, Mapping) and "encoder" in tree:
       return tree
   return None
-
-
-def _head_of(root: PyTree, config: ml_collections.ConfigDict) -> _Head:
-  if unidec_heads.TEXTS in root:
-    return _Head(root[unidec_heads.TEXTS]["projection"], tanh=True, unit=config.normalize)
-  return _Head(root.get("projection"), config.projection_tanh, config.normalize)
-
-
-def _embedder(run: Run, head: _Head) -> models.Embedder:
-  width = head.projection["kernel"].shape[1] if head.projection else 0
-  settings = {
-    **run.config.encoder.to_dict(),
-    "normalize": head.unit,
-    "projection_dim": width,
-    "projection_tanh": head.tanh,
-    "embedding_dropout": 0.0,
-    "num_frozen_layers": 0,
-  }
-  tokenizer = run.dataset.tokenizer()
-  return models.build(
-    ml_collections.ConfigDict(settings),
-    vocab_size=tokenizer.get_vocab_size(),
-    special_ids=data.special_ids(tokenizer),
-  )
-
-
-def _write(
-  folder: Path, run: Run, root: PyTree, embedder: models.Embedder, head: _Head, full_width: int
-) -> Sentence:
-  notes: tuple[str, ...] = ()
-  if embedder.width < full_width:
-    notes = (f"its embeddings are the first {embedder.width} of the {full_width} columns of the run's own",)
-  if isinstance(embedder.spec, models.EncoderSpec):
-    embedder.save(root, folder)
-    _write_tokenizer(folder, run)
-  elif isinstance(embedder.spec, models.BagSpec):
-    _write_static(folder, run, root, head, embedder.spec)
-    notes += ("texts without a token, and texts that spell a special token such as [SEP], differ",)
-  else:
-    return Sentence("it has no module for the mean over the tokens of a Bi-GRU")
-  atomic.write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
-  return Sentence(width=embedder.width, notes=notes)
 
 
 def _write_tokenizer(folder: Path, run: Run) -> None:
@@ -145,7 +106,7 @@ def _write_tokenizer(folder: Path, run: Run) -> None:
   atomic.write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
 
 
-def _write_static(folder: Path, run: Run, root: PyTree, head: _Head, spec: models.BagSpec) -> None:
+def _write_static(folder: Path, run: Run, root: PyTree, settings: ml_collections.ConfigDict) -> None:
   """Writes a bag encoder as StaticEmbedding.
 
   Its tokenizer adds no special tokens, and truncates longer texts itself.
@@ -158,5 +119,10 @@ def _write_static(folder: Path, run: Run, root: PyTree, head: _Head, spec: model
   tokenizer.enable_truncation(run.config.data.max_length - tokenizer.num_special_tokens_to_add(False))
   (inner / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
   save_sentence_modules(
-    folder, pooling="", unit=head.unit, width=spec.width, projection=head.projection, tanh=head.tanh
+    folder,
+    pooling="",
+    unit=settings.normalize,
+    width=table.shape[1],
+    projection=root.get("projection"),
+    tanh=settings.projection_tanh,
   )
