@@ -16,7 +16,7 @@ _STORIES = {
   "xmc_jax.estimator.classifier",
   "xmc_jax.export.exported",
   "xmc_jax.models.loading",
-  "xmc_jax.serve.__init__",
+  "xmc_jax.serve.api",
 }
 MODULES = [
   name

@@ -338,8 +338,8 @@ def test_a_full_queue_says_when_to_come_again():
 
 def test_an_embedding_that_is_not_finite_is_null(stand_in):
   assert stand_in.post("/embed", json={"text": "abc"}).json() == {"embeddings": [[3.0, None]]}
-  scores = [serve.worker.Label(0, "l0", "a", value, None) for value in (np.nan, -np.inf, 0.25)]
-  found = json.loads(answers.predictions([scores]).body)["predictions"][0]["labels"]
+  labels = [{"score": value} for value in (np.nan, -np.inf, 0.25)]
+  found = json.loads(answers.predictions([labels]).body)["predictions"][0]["labels"]
   assert [label["score"] for label in found] == [None, None, 0.25]
 
 

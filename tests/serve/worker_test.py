@@ -7,7 +7,7 @@ import pytest
 from made_servers import Broken, StandIn
 
 from xmc_jax.errors import UserError
-from xmc_jax.serve.limits import Limits
+from xmc_jax.serve.options import Limits
 from xmc_jax.serve.worker import Busy, ModelWorker
 
 
@@ -50,10 +50,12 @@ def test_requests_that_wait_are_joined_and_each_gets_its_own(made):
   assert model.batches == [(1, 10, False), (6, 10, False), (1, 0, False), (1, 10, True)]
   for texts, k, labels in zip(asked, (2, 5, 1), found):
     assert [len(of_text) for of_text in labels] == [k] * len(texts)
-    assert [of_text[0].score for of_text in labels] == pytest.approx([1 / (1 + len(text)) for text in texts])
+    assert [of_text[0]["score"] for of_text in labels] == pytest.approx(
+      [1 / (1 + len(text)) for text in texts]
+    )
   assert found[3].shape == (1, 2) and found[3][0, 0] == 4
-  assert len(found[4][0]) == 4 and found[4][0][3].why["sources"] == {"memory": 1}
-  assert found[0][0][0].why is None
+  assert len(found[4][0]) == 4 and found[4][0][3]["why"]["sources"] == {"memory": 1}
+  assert "why" not in found[0][0][0]
   assert worker.num_waiting == 0
 
 
@@ -72,7 +74,7 @@ def test_labels_are_ranked_in_few_depths(made, k, depth, explain):
   """Each depth may be a program of XLA's."""
   model, worker = made()
   labels = worker.predict(["a"], k, explain).result(10)[0]
-  assert len(labels) == k and all((label.why is not None) == explain for label in labels)
+  assert len(labels) == k and all(("why" in label) == explain for label in labels)
   assert model.batches[-1] == (1, depth, explain)
 
 

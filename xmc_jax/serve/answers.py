@@ -31,7 +31,7 @@ def busy(why: str) -> Response:
 
 def predictions(found: Sequence[Sequence[Label]]) -> Response:
   """Answers `/predict` with the labels of each text."""
-  return as_json({"predictions": [{"labels": [_label(label) for label in labels]} for labels in found]})
+  return as_json({"predictions": [{"labels": list(map(_rounded, labels))} for labels in found]})
 
 
 def embeddings(vectors: np.ndarray) -> Response:
@@ -42,10 +42,8 @@ def embeddings(vectors: np.ndarray) -> Response:
   return as_json({"embeddings": rows})
 
 
-def _label(label: Label) -> dict[str, Any]:
-  score = round(label.score, 6) if math.isfinite(label.score) else None
-  why = {} if label.why is None else {"why": label.why}
-  return {"id": label.id, "key": label.key, "text": label.text, "score": score, **why}
+def _rounded(label: Label) -> Label:
+  return {**label, "score": round(label["score"], 6) if math.isfinite(label["score"]) else None}
 
 
 def sentence_of(refused: RequestValidationError) -> str:

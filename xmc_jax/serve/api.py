@@ -17,10 +17,10 @@ from starlette.requests import ClientDisconnect
 import xmc_jax
 from xmc_jax.errors import UserError
 from xmc_jax.runs.model import Model
-from xmc_jax.serve import answers, page, schemas
+from xmc_jax.serve import answers, schemas
 from xmc_jax.serve.guard import Guard, host_names
-from xmc_jax.serve.limits import Limits
 from xmc_jax.serve.metrics import CONTENT_TYPE, Metrics
+from xmc_jax.serve.options import Limits, PageText
 from xmc_jax.serve.worker import Busy, Label, ModelWorker
 
 _ERRORS = {
@@ -35,24 +35,65 @@ _ERRORS = {
 _WITH_BODY: dict[int | str, dict[str, Any]] = {
   status: {"model": schemas.ErrorAnswer, "description": why} for status, why in _ERRORS.items()
 }
+_PAGE = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
+_DEFAULTS, _USUAL = Limits(), PageText()
 _NOT_READY = {"model": schemas.Health, "description": "The model is not ready yet, or has ended."}
 
 
-def build(
+def app(
   model: Model,
   *,
-  k: int,
-  name: str,
-  limits: Limits,
-  allowed_hosts: Sequence[str],
-  page_text: page.PageText,
-  threshold: float,
+  k: int = 5,
+  name: str = "",
+  limits: Limits = _DEFAULTS,
+  allowed_hosts: Sequence[str] = (),
+  page_text: PageText = _USUAL,
+  threshold: float = -math.inf,
 ) -> FastAPI:
-  """Returns the ASGI application; see `xmc_jax.serve.app`."""
+  """Returns the page and the API over a model as an ASGI application, for a server of your own.
+
+  The model warms up when the application starts: from then on nothing is compiled. Run one process of it: a
+  second one would hold a second copy of the model.
+
+  Args:
+    model: a trained run.
+    k: labels per text where a request does not say.
+    name: what the page and `/health` call the run.
+    limits: sizes that are refused, and how requests are joined.
+    allowed_hosts: names by which clients may reach the server; a port is ignored, and () is every name. Give
+      them where only this machine should reach it, against DNS rebinding.
+    page_text: the page's title, description and examples.
+    threshold: the least score of a label where a request does not say.
+
+  Raises:
+    UserError: FastAPI or prometheus_client is not installed, a limit cannot work, or an allowed host is no
+      name.
+
+  Example:
+    >>> application = xmc_jax.serve.app(xmc_jax.Model.load("runs/dexml-debian"))
+  """
   worker = ModelWorker(model, limits)
   if not 1 <= k <= worker.limits.max_k:
     raise UserError(f"k = {k}: the server ranks 1 to {worker.limits.max_k} labels; set one of these")
-  api = FastAPI(
+  api = _without_routes()
+  api.state.worker, api.state.name = worker, name
+  _add_model_routes(api, worker, k, threshold)
+  _add_health(api, worker, k, threshold, page_text)
+  _add_metrics(api, worker)
+  for path, file in _PAGE.items():
+    _add_file(api, path, pathlib.Path(__file__).with_name("page") / file)
+  api.add_middleware(
+    Guard,
+    max_body_bytes=limits.max_body_bytes,
+    metrics=api.state.metrics,
+    routes=[route.path for route in api.routes if hasattr(route, "path")],
+    allowed_hosts=host_names(allowed_hosts),
+  )
+  return api
+
+
+def _without_routes() -> FastAPI:
+  return FastAPI(
     title="xmc_jax",
     version=xmc_jax.__version__,
     description="Predicts labels of texts with a trained run. Every error is JSON with one sentence.",
@@ -68,32 +109,6 @@ def build(
       Exception: _failed,
     },
   )
-  api.state.worker, api.state.name = worker, name
-  _add_model_routes(api, worker, k, threshold)
-  _add_health(api, worker, k, threshold, page_text)
-  counts = api.state.metrics = Metrics(lambda: worker.num_waiting)
-  worker.on_batch = counts.batch
-
-  @api.get(
-    "/metrics",
-    response_class=Response,
-    responses={200: {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}, 421: _WITH_BODY[421]},
-  )
-  async def metrics() -> Response:
-    """Gives the server's metrics in Prometheus's text format."""
-    return Response(counts.in_text(), headers={"Content-Type": CONTENT_TYPE})
-
-  for path, file in page.FILES.items():
-    _add_file(api, path, pathlib.Path(page.__file__).with_name(file))
-  routes = [route.path for route in api.routes if hasattr(route, "path")]
-  api.add_middleware(
-    Guard,
-    max_body_bytes=limits.max_body_bytes,
-    metrics=counts,
-    routes=routes,
-    allowed_hosts=host_names(allowed_hosts),
-  )
-  return api
 
 
 @contextlib.asynccontextmanager
@@ -139,7 +154,7 @@ def _texts_of(asked: Any, longest: int) -> list[str]:
 
 def _above(least: float, text: str, labels: Sequence[Label]) -> list[Label]:
   """Returns the labels whose score is not below `least`; none for a blank text."""
-  return [label for label in labels if not label.score < least] if text.strip() else []
+  return [label for label in labels if not label["score"] < least] if text.strip() else []
 
 
 async def _answered(answer: Future, request: Request) -> Any:
@@ -165,9 +180,7 @@ async def _leaving(request: Request) -> None:
     pass
 
 
-def _add_health(
-  api: FastAPI, worker: ModelWorker, k: int, threshold: float, page_text: page.PageText
-) -> None:
+def _add_health(api: FastAPI, worker: ModelWorker, k: int, threshold: float, page_text: PageText) -> None:
   @api.get("/health", response_model=schemas.Health, responses={421: _WITH_BODY[421], 503: _NOT_READY})
   async def health() -> Response:
     """Tells that the server answers, and what it serves."""
@@ -187,6 +200,17 @@ def _add_health(
       **page_text._asdict(),
     }
     return answers.as_json(about, 200 if is_ready else 503)
+
+
+def _add_metrics(api: FastAPI, worker: ModelWorker) -> None:
+  api.state.metrics = Metrics(lambda: worker.num_waiting)
+  worker.on_batch = api.state.metrics.batch
+  of_text = {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}
+
+  @api.get("/metrics", response_class=Response, responses={200: of_text, 421: _WITH_BODY[421]})
+  async def metrics() -> Response:
+    """Gives the server's metrics in Prometheus's text format."""
+    return Response(api.state.metrics.in_text(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _add_file(api: FastAPI, path: str, file: pathlib.Path) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from xmc_jax.serve.limits import Limits
+from xmc_jax.serve.options import Limits
 
 _TEXT = "play music from the command line"
 _WHY = {

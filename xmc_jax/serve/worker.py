@@ -13,24 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xmc_jax.runs.model import Model
-from xmc_jax.serve.limits import Limits
+from xmc_jax.serve.options import Limits
 
 # Labels are ranked this deep, or as deep as the limit allows: each depth may be a compilation.
 _FEW_LABELS = 10
 
 
+# A label of a text: 'id', 'key', 'text', 'score' and, if it was asked for, 'why', the reasons.
+Label = dict[str, Any]
+
+
 class Busy(Exception):
   """Refuses a request that cannot wait."""
-
-
-class Label(NamedTuple):
-  """Holds a label of a text: its id, key, text and score, and the reasons for it, if they were asked for."""
-
-  id: int
-  key: str
-  text: str
-  score: float
-  why: dict[str, Any] | None
 
 
 class _Job(NamedTuple):
@@ -51,6 +45,7 @@ class ModelWorker:
 
   Attributes:
     model, limits: as given; `max_k` is at most the number of labels.
+    num_waiting: the number of texts that wait, without those that the model works on.
     on_batch: called in the worker's thread after each batch, with its number of texts and its seconds.
   """
 
@@ -61,16 +56,11 @@ class ModelWorker:
     self.on_batch: Callable[[int, float], None] = lambda texts, seconds: None
     self._changed = threading.Condition()
     self._jobs: collections.deque[_Job] = collections.deque()
-    self._waiting = 0
+    self.num_waiting = 0
     self._closed = False
     self._many = False  # whether the last batch joined several requests: then more are likely to come
     self._thread = threading.Thread(target=self._work, name="model", daemon=True)
     self._ready: Future = Future()
-
-  @property
-  def num_waiting(self) -> int:
-    """Returns the number of texts that wait, without those that the model works on."""
-    return self._waiting
 
   @property
   def is_ready(self) -> bool:
@@ -88,7 +78,7 @@ class ModelWorker:
     """Queues texts for their k best labels.
 
     Returns:
-      A future of a list of `Label` for each text, best first.
+      A future of a list of labels for each text, best first.
 
     Raises:
       Busy: too many texts wait, or the worker is stopping.
@@ -107,7 +97,7 @@ class ModelWorker:
         if job.answer.set_running_or_notify_cancel():
           job.answer.set_exception(Busy("the server is stopping"))
       self._jobs.clear()
-      self._waiting = 0
+      self.num_waiting = 0
       self._changed.notify()
 
   def join(self, timeout: float) -> bool:
@@ -122,12 +112,11 @@ class ModelWorker:
       if self._closed:
         raise Busy("the server is stopping")
       # An idle worker takes any request, also one of more texts than may wait.
-      if self._jobs and self._waiting + len(job.texts) > self.limits.max_waiting_texts:
-        raise Busy(
-          f"the server is busy: {self._waiting} texts wait, and at most {self.limits.max_waiting_texts} may"
-        )
+      if self._jobs and self.num_waiting + len(job.texts) > self.limits.max_waiting_texts:
+        most = self.limits.max_waiting_texts
+        raise Busy(f"the server is busy: {self.num_waiting} texts wait, and at most {most} may")
       self._jobs.append(job)
-      self._waiting += len(job.texts)
+      self.num_waiting += len(job.texts)
       self._changed.notify()
     return job.answer
 
@@ -155,11 +144,11 @@ class ModelWorker:
     with self._changed:
       self._changed.wait_for(lambda: self._jobs or self._closed)
       if self._many:  # a client that is alone never waits
-        self._changed.wait_for(lambda: self._waiting >= most or self._closed, self.limits.max_wait_seconds)
+        self._changed.wait_for(lambda: self.num_waiting >= most or self._closed, self.limits.max_wait_seconds)
       batch: list[_Job] = []
       while self._jobs and (not batch or sum(len(job.texts) for job in (*batch, self._jobs[0])) <= most):
         batch.append(self._jobs.popleft())
-        self._waiting -= len(batch[-1].texts)
+        self.num_waiting -= len(batch[-1].texts)
       self._many = len(batch) > 1
       return batch
 
@@ -186,12 +175,15 @@ class ModelWorker:
     k = min(_FEW_LABELS, self.limits.max_k) if wanted <= _FEW_LABELS else self.limits.max_k
     # Reasons cost time for each label, so only labels that are wanted get them.
     ids, scores, names, *reasons = self.model.predict(texts, k, explain=explain, num_explained=wanted)
-    found = []
+    found: list[list[Label]] = []
     for row, of_text in enumerate(names):
-      why = reasons[0][row] if explain else [None] * len(of_text)
-      # Shorter than k if fewer are found or explained.
-      parts = zip(ids[row].tolist(), of_text, scores[row].tolist(), why)
-      found.append([Label(label, self.model.keys[label], *others) for label, *others in parts])
+      labels = zip(ids[row].tolist(), of_text, scores[row].tolist())
+      found.append(
+        [{"id": i, "key": self.model.keys[i], "text": text, "score": score} for i, text, score in labels]
+      )
+      if explain:
+        for label, why in zip(found[row], reasons[0][row]):
+          label["why"] = why
     return found
 
 

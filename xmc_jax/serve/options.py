@@ -1,4 +1,4 @@
-"""Declares the sizes that the server refuses, and how it joins requests."""
+"""Declares the sizes that the server refuses, how it joins requests, and the words of its page."""
 
 from typing import NamedTuple
 
@@ -32,3 +32,17 @@ class Limits(NamedTuple):
       least = 0.0 if name.endswith("_seconds") else 1
       if not value >= least:
         raise UserError(f"Limits({name}={value!r}): set {least} or more")
+
+
+class PageText(NamedTuple):
+  """Holds the words that a page has in place of the usual; '' and () change nothing.
+
+  Attributes:
+    title: in place of the run's name.
+    description: a sentence below the title.
+    examples: texts to try by a click.
+  """
+
+  title: str = ""
+  description: str = ""
+  examples: tuple[str, ...] = ()
