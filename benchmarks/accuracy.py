@@ -105,7 +105,7 @@ def _reference_folder(name: str, seed: int, board: Board) -> pathlib.Path | None
 def _reference(name: str, seed: int, board: Board):
   """Returns XR-Linear's ids `[n, DEPTH]`, or None."""
   folder = _reference_folder(name, seed, board)
-  return evaluate.read_predictions(folder / "predictions" / "test.npz", DEPTH) if folder else None
+  return evaluate.read_predictions(folder / "predictions" / "test.npz", DEPTH).ids if folder else None
 
 
 def write_tables() -> None:

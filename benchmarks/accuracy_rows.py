@@ -192,7 +192,7 @@ def _result(name: str, seed: int, board: Board, suffix: str = "") -> Result:
   seconds = json.loads((workdir / "report" / "seconds.json").read_text())
   settings = workdir / "report" / "settings.json"
   return Result(
-    ids=evaluate.read_predictions(workdir / "predictions" / f"test{suffix}.npz", DEPTH),
+    ids=evaluate.read_predictions(workdir / "predictions" / f"test{suffix}.npz", DEPTH).ids,
     fit_seconds=_fit_seconds(name, seed, board),
     test_seconds=seconds["test"],
     peak_bytes=_peak_bytes(workdir),

@@ -90,7 +90,7 @@ def _of_many_labels(workdir: pathlib.Path) -> Metrics:
   rows = np.flatnonzero(np.diff(truth.indptr) > _MANY)
   if not len(rows):
     return {}
-  ids = evaluate.read_predictions(workdir / "predictions" / "test_last.npz", 5)[rows]
+  ids = evaluate.read_predictions(workdir / "predictions" / "test_last.npz", 5).ids[rows]
   return {f"over_{_MANY}_labels_P@5": metrics.evaluate(ids, truth[rows], ks=(5,))["P@5"]}
 
 

@@ -34,9 +34,11 @@ def test_predictions_come_back_as_they_were_ranked(tmp_path):
   ids = np.array([[3, 0, -1], [2, -1, -1], [-1, -1, -1], [1, 2, 0]], np.int32)
   ranking = exchange.Ranking(ids, np.where(ids >= 0, -ids.astype(np.float32), -np.inf))
   evaluate.save_predictions(ranking, "abcde", tmp_path / "test.npz")
-  assert evaluate.read_predictions(tmp_path / "test.npz", 3).tolist() == ids.tolist()
-  assert evaluate.read_predictions(tmp_path / "test.npz", 1).tolist() == [[3], [2], [-1], [1]]
-  assert evaluate.read_predictions(tmp_path / "test.npz", 4)[:, 3].tolist() == [-1] * 4
+  assert evaluate.read_predictions(tmp_path / "test.npz", 4).ids[:, :3].tolist() == ids.tolist()
+  assert evaluate.read_predictions(tmp_path / "test.npz", 4).ids[:, 3].tolist() == [-1] * 4
+  first = evaluate.read_predictions(tmp_path / "test.npz", 1)
+  assert first.ids.tolist() == [[3], [2], [-1], [1]]
+  assert first.scores.tolist() == [[-3], [-2], [-np.inf], [-1]]
 
 
 def test_a_worker_gets_texts_and_what_can_be_learnt(dataset, tmp_path):

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from xmc_jax import data, methods
 from xmc_jax.config.defaults import KEYS
@@ -17,6 +16,7 @@ from xmc_jax.errors import UserError
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
 from xmc_jax.report import training_records
 from xmc_jax.retrieval.search import Ranking
+from xmc_jax.runs import evaluate
 from xmc_jax.storage import path_safety, run_folder
 
 # The files of a prepared folder that define the test. Equal bytes mean equal texts, truth and filter.
@@ -133,7 +133,13 @@ def _check_same_test(first: pathlib.Path, other: pathlib.Path) -> None:
 def _opened(letter: str, workdir: pathlib.Path, scores: str) -> Finished:
   config, dataset = methods.read_config(workdir / "config.json"), data.load_prepared(workdir / "data")
   report, predictions = _files(workdir, scores)
-  ranking = _ranking(predictions, len(dataset.test), dataset.num_labels)
+  try:
+    step = int(json.loads(report.read_text(encoding="utf-8"))["step"])
+    ranking = evaluate.read_predictions(predictions, config.eval.k)
+  except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    why, flag = " ".join(str(error).split())[:200], f" --scores={scores}" if scores else ""
+    remedy = f"--mode=evaluate --workdir={workdir}{flag} makes them again"
+    raise UserError(f"{workdir}: report and predictions are not readable ({why}); {remedy}") from None
   return Finished(
     letter=letter,
     name=workdir.resolve().name,
@@ -141,42 +147,10 @@ def _opened(letter: str, workdir: pathlib.Path, scores: str) -> Finished:
     config=config,
     dataset=dataset,
     scores=scores or config.eval.scores,
-    step=_step(report),
+    step=step,
     frequency=np.asarray((dataset.train.truth > 0).sum(0)).ravel(),
     ranking=ranking,
     hits=find_hits(ranking.ids, as_truth(dataset.test.unfiltered_positives)),
     curves=training_records.curves(workdir),
     seconds=training_records.seconds(workdir),
   )
-
-
-def _step(path: pathlib.Path) -> int:
-  """Returns the step of the tested parameters, from metrics.json."""
-  try:
-    return int(json.loads(path.read_text(encoding="utf-8"))["step"])
-  except (OSError, ValueError, KeyError, TypeError):
-    raise UserError(f"{path}: damaged; {_remedy(path)}") from None
-
-
-def _remedy(path: pathlib.Path) -> str:
-  scores = path.stem.partition("_")[2]
-  flag = f" --scores={scores}" if scores else ""
-  return f"--mode=evaluate --workdir={path.parent.parent}{flag} makes it again"
-
-
-def _ranking(path: pathlib.Path, num_rows: int, num_labels: int) -> Ranking:
-  """Reads what `evaluate.save_predictions` wrote: each row's labels, best first."""
-  try:
-    with path.open("rb") as file:
-      stored = sp.csr_matrix(sp.load_npz(file))
-  except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-    raise UserError(f"{path}: not readable ({' '.join(str(error).split())[:200]}); {_remedy(path)}") from None
-  if stored.shape != (num_rows, num_labels):
-    raise UserError(
-      f"{path}: expected {(num_rows, num_labels)} scores, found {stored.shape}; {_remedy(path)}"
-    )
-  counts = np.diff(stored.indptr)
-  real = np.arange(counts.max(initial=1)) < counts[:, None]
-  ids, scores = np.full(real.shape, -1, np.int32), np.full(real.shape, -np.inf, np.float32)
-  ids[real], scores[real] = stored.indices, stored.data
-  return Ranking(ids, scores)

@@ -21,7 +21,7 @@ from xmc_jax.metrics.hits import as_truth, find_hits
 from xmc_jax.retrieval.explanations import as_dict
 from xmc_jax.retrieval.explanations import line as as_line
 from xmc_jax.retrieval.hybrid import HybridRanker
-from xmc_jax.retrieval.search import Ranking
+from xmc_jax.retrieval.search import Ranking, padding
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import corpora
 from xmc_jax.runs.ranking import Rank, by_products, hybrid, hybrid_model, own_ranker
@@ -243,14 +243,14 @@ def save_predictions(ranking: Ranking, keys: Sequence[str], path: pathlib.Path) 
       archive.writestr(zipfile.ZipInfo("keys.json"), json.dumps(list(keys)), zipfile.ZIP_DEFLATED)
 
 
-def read_predictions(path: pathlib.Path, k: int) -> np.ndarray:
-  """Reads `[N, k]` label ids that `save_predictions` wrote, best first, padded with -1."""
+def read_predictions(path: pathlib.Path, k: int) -> Ranking:
+  """Reads the first k labels of each row that `save_predictions` wrote."""
   stored = sp.csr_matrix(sp.load_npz(path))
-  place = np.arange(k)
+  place, ranking = np.arange(k), padding(stored.shape[0], k)
   real = place < np.diff(stored.indptr)[:, None]
-  ids = np.full(real.shape, -1, np.int32)
-  ids[real] = stored.indices[(stored.indptr[:-1, None] + place)[real]]
-  return ids
+  entries = (stored.indptr[:-1, None] + place)[real]
+  ranking.ids[real], ranking.scores[real] = stored.indices[entries], stored.data[entries]
+  return ranking
 
 
 def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why | None = None) -> str:
