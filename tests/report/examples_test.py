@@ -60,13 +60,6 @@ def test_one_first_label_is_shown_once_where_there_are_others():
   assert examples._varied([], ids) == []
 
 
-def test_no_rows():
-  none = Ranking(np.zeros((0, 3), np.int32), np.zeros((0, 3), np.float32))
-  truth = sp.csr_matrix((0, 6), dtype=np.float32)
-  hits = find_hits(none.ids, as_truth(truth))
-  assert not any(map(len, examples.choose(none, hits, truth, _nearness)[:4]))
-
-
 def test_marks_and_what_is_missing():
   names, frequency = [f"<{label}>" for label in range(40)], np.array([1] + [2000] * 39)
   ranking = Ranking(np.array([[0, 1, 2, 3, 4, 5, -1]]), np.array([[3.0, 2, 1, 0, -1, -2, -np.inf]]))

@@ -7,12 +7,11 @@ import types
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from page_runs import HOSTILE, made_run, of_test, written
+from page_runs import HOSTILE, made_run, written
 
 from xmc_jax import report, sanitize
 from xmc_jax.distributed import runtime
-from xmc_jax.report import one_run, pages
+from xmc_jax.report import one_run
 from xmc_jax.runs import evaluate
 
 FIGURES = {"loss", "validation", "frequencies", "found", "precision_recall", "scores"}
@@ -136,14 +135,6 @@ def test_one_label_one_epoch_no_validation(tmp_path):
   assert "2 of 9 test points have no label" in text and "the only label" in text
 
 
-def test_no_test_labels(data_folder, tmp_path, undrawn):
-  made = made_run(data_folder, tmp_path / "run")
-  test = made.run.dataset.test
-  test.unfiltered_positives = sp.csr_matrix(test.truth.shape, dtype=np.float32)
-  page = written(of_test(made.trained))
-  assert "No test point has a label" in page.words and "Examples" not in _headings(page)
-
-
 def test_only_the_main_process_writes(plain_run, monkeypatch, undrawn):
   written(plain_run)
   before = {path: path.stat().st_mtime_ns for path in (plain_run.run.workdir / "report").iterdir()}
@@ -151,11 +142,3 @@ def test_only_the_main_process_writes(plain_run, monkeypatch, undrawn):
   report.write(plain_run.trained, plain_run.ranking, plain_run.queries)
   assert {path: path.stat().st_mtime_ns for path in (plain_run.run.workdir / "report").iterdir()} == before
   assert runtime.is_main_process()
-
-
-def test_a_page_that_cannot_be_finished_leaves_the_old_one(plain_run, monkeypatch, undrawn):
-  before = written(plain_run)
-  monkeypatch.setattr(pages, "render", lambda *_, **__: 1 / 0)
-  with pytest.raises(ZeroDivisionError):
-    report.write(plain_run.trained, plain_run.ranking, plain_run.queries)
-  assert before.path.read_text() == before.text

@@ -70,12 +70,6 @@ def test_refreshes_are_where_they_were_due(tmp_path):
   assert {name: steps.tolist() for name, steps in found.items()} == expected
 
 
-def test_absurd_numbers_of_refreshes_come_to_an_end(tmp_path):
-  _write(tmp_path, *(_line(step, **{"train/loss": 1.0, "time/refresh_a": 1.0}) for step in (1, 2**31 - 1)))
-  found = training_records.refreshed({"a": Refresh(1.0, print)}, training_records.curves(tmp_path))
-  assert len(found["a"]) <= 5000
-
-
 def test_seconds_of_a_run_that_goes_on_are_those_of_its_last_reading(tmp_path):
   _write(tmp_path, _line(6, **{"time/train": 2.0, "memory/host_bytes": 5e9}))
   assert training_records.seconds(tmp_path) == {"train": 2.0}

@@ -1,5 +1,6 @@
 """Writes the page of one run: its training, its quality, examples, and its cost in time and memory."""
 
+import csv
 import functools
 import json
 import pathlib
@@ -9,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import methods, metrics
+from xmc_jax import methods, metrics, sanitize
+from xmc_jax.data import Dataset
 from xmc_jax.distributed import runtime
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
+from xmc_jax.metrics.ranking import ratio
 from xmc_jax.metrics.slices import FREQUENCIES
-from xmc_jax.report import descriptions, drawing, examples, figures, label_table, pages, training_records
+from xmc_jax.report import descriptions, drawing, examples, figures, pages, training_records
 from xmc_jax.report import scores as pair_scores
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs.evaluate import Why
@@ -23,6 +26,7 @@ from xmc_jax.storage import atomic
 
 _VALIDATION = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 _FOUND = (5, 100)  # k: the share of true labels among the first k
+_OF_LABELS = ("key", "label", "training_points", "test_points", "R@1", "R@5", "mean_reciprocal_rank")
 _DEEPEST = 100  # the largest number of labels that precision and recall are drawn for
 
 
@@ -38,8 +42,9 @@ def write(
 ) -> pathlib.Path:
   """Writes report/index.html, with its figures and labels.csv beside it; `suffix` is appended to their names.
 
-  report/metrics.json must exist. With several processes, all of them call this, and the main one writes.
-  Labels are embedded only for a sample of points: some thousands of labels, whatever the data's size.
+  report/metrics.json must exist, and a test point must have a label. With several processes, all of them call
+  this, and the main one writes. Labels are embedded only for a sample of points: some thousands of labels,
+  whatever the data's size.
 
   Args:
     trained: the run.
@@ -58,7 +63,7 @@ def write(
   scores = scores or run.config.eval.scores
   hits = find_hits(ranking.ids, as_truth(truth))
   sample, chosen = _sample_and_examples(trained, ranking, queries, scores, hits)
-  reasons = examples.reasons(np.concatenate(chosen[:-1]), ranking, truth, why) if why and chosen else {}
+  reasons = examples.reasons(np.concatenate(chosen[:-1]), ranking, truth, why) if why else {}
   page = folder / f"index{suffix}.html"
   if not runtime.is_main_process():
     return page
@@ -68,7 +73,7 @@ def write(
     **_of_run(run, scores),
     **_of_report(report, scores, ranking.ids.shape[1]),
     **_of_labels(ranking, hits, truth, frequency),
-    **(_of_scores(ranking, hits, truth.nnz, report) if sample else {}),
+    **_of_scores(ranking, hits, truth.nnz, report),
     "sample": sample,
     "chosen": chosen,
     "reasons": reasons,
@@ -79,21 +84,32 @@ def write(
   for name, png in drawn.items():
     atomic.write_bytes(folder / f"{name}{suffix}.png", png)
   atomic.write_text(page, pages.render("run.html", figures=drawn, **values))
-  label_table.write(folder / f"labels{suffix}.csv", run.dataset, hits, frequency)
+  _write_labels(folder / f"labels{suffix}.csv", run.dataset, hits, frequency)
   return page
+
+
+def _write_labels(path: pathlib.Path, dataset: Dataset, hits: Hits, frequency: np.ndarray) -> None:
+  """Writes a line for each label; its shares are of the test points that have it, empty if there are none."""
+  num_labels = dataset.num_labels
+  true = np.bincount(dataset.test.unfiltered_positives.indices, minlength=num_labels)
+  first, five, reciprocal = (
+    ratio(np.bincount(hits.labels, weights, minlength=num_labels), true).round(4).tolist()
+    for weights in (hits.ranks < 1, hits.ranks < 5, 1 / (hits.ranks + 1))
+  )
+  with atomic.written_whole(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
+    table = csv.writer(file)
+    table.writerow(_OF_LABELS)
+    for label, (key, text) in enumerate(zip(dataset.label_keys, dataset.labels.texts)):
+      shares = (first[label], five[label], reciprocal[label]) if true[label] else ("", "", "")
+      table.writerow((sanitize.line(key), sanitize.line(text), frequency[label], true[label], *shares))
 
 
 def _sample_and_examples(
   trained: Trained, ranking: Ranking, queries: np.ndarray, scores: str, hits: Hits
-) -> tuple[pair_scores.Sample | None, examples.Chosen | None]:
-  """Returns a sample of scores and the points to show; None if no test point has a label.
-
-  All processes call it, to embed labels together.
-  """
+) -> tuple[pair_scores.Sample, examples.Chosen]:
+  """Returns a sample of scores and the points to show. All processes call it, to embed labels together."""
   run, test = trained.run, trained.run.dataset.test
   truth = test.unfiltered_positives
-  if not truth.nnz:
-    return None, None
 
   def score(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return pair_scores.score_labels(trained, scores, queries[rows], labels)
@@ -235,10 +251,9 @@ def _figures(values: Mapping[str, Any]) -> dict[str, bytes]:
   drawn["found"] = drawing.png(
     figures.by_frequency, "True labels found, by label frequency", "percent of true pairs", values["found"]
   )
-  if sample := values["sample"]:
-    kind = "probabilities" if values["calibration"] else "scores"
-    drawn["precision_recall"] = drawing.png(figures.precision_recall, values["precision_recall"])
-    drawn["scores"] = drawing.png(figures.scores, sample, kind)
-    if values["calibration"]:
-      drawn["reliability"] = drawing.png(figures.reliability, values["calibration"]["bins"])
+  kind = "probabilities" if values["calibration"] else "scores"
+  drawn["precision_recall"] = drawing.png(figures.precision_recall, values["precision_recall"])
+  drawn["scores"] = drawing.png(figures.scores, values["sample"], kind)
+  if values["calibration"]:
+    drawn["reliability"] = drawing.png(figures.reliability, values["calibration"]["bins"])
   return drawn

@@ -12,8 +12,6 @@ import numpy as np
 from xmc_jax import refresh
 from xmc_jax.types import Refresh
 
-_MOST_REFRESHES = 5000
-
 
 class Curve(NamedTuple):
   """Holds one quantity that was recorded during training.
@@ -59,7 +57,7 @@ def refreshed(refreshes: Mapping[str, Refresh], recorded: Curves) -> dict[str, n
   last = int(recorded["train/loss"].steps[-1]) if per_epoch else 0
   due: dict[str, list[int]] = {name: [] for name in refreshes if f"time/refresh_{name}" in recorded}
   step = 0
-  while step < last and max(map(len, due.values()), default=0) < _MOST_REFRESHES:
+  while step < last:
     for name in refresh.due(refreshes, step, per_epoch):
       if name in due:
         due[name].append(step)
