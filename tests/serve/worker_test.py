@@ -2,7 +2,6 @@
 
 import time
 
-import numpy as np
 import pytest
 from made_servers import Broken, StandIn
 
@@ -124,13 +123,3 @@ def test_a_model_that_cannot_warm_up_says_so():
 def test_limits_that_cannot_work_are_refused(limit):
   with pytest.raises(UserError, match=next(iter(limit))):
     ModelWorker(StandIn(), Limits(**limit))
-
-
-def test_batches_are_counted(made):
-  counted, (_, worker) = [], made()
-  worker.on_batch = lambda texts, seconds: counted.append((texts, seconds))
-  worker.embed(["a", "b"]).result(10)
-  worker.predict(["c"], 1).result(10)
-  worker.close()
-  worker.join(10)
-  assert [texts for texts, _ in counted] == [2, 1] and np.all([seconds >= 0 for _, seconds in counted])
