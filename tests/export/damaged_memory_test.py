@@ -76,4 +76,4 @@ def test_an_export_of_the_version_before_is_refused(copied):
   path = copied / "export.json"
   path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
   assert "expected format version 3, found 2" in refusal(copied)
-  assert exported_module.is_export(copied)  # so that a new export replaces it
+  assert exported_module.read_facts(copied)  # so that a new export replaces it

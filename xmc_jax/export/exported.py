@@ -4,7 +4,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,13 +33,13 @@ POINTS, LABELS = "embed_points", "embed_labels"  # functions in `PROGRAMS`
 _BATCH_SIZE = 256
 
 
-def is_export(folder: pathlib.Path) -> bool:
-  """Returns whether a folder holds a complete export."""
+def read_facts(folder: pathlib.Path) -> dict[str, Any]:
+  """Returns the content of export.json; {} if the folder holds no complete export."""
   try:
     facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    return facts["format"] == FORMAT
+    return facts if facts["format"] == FORMAT else {}
   except (OSError, ValueError, KeyError, TypeError):
-    return False
+    return {}
 
 
 class Exported:
@@ -71,9 +71,9 @@ class Exported:
       UserError: the folder holds no export, or the export is damaged.
     """
     folder = whole_folder.current(pathlib.Path(folder).expanduser())
-    if not is_export(folder):
+    facts = read_facts(folder)
+    if not facts:
       raise UserError(f"{folder} is no exported run; --mode=export --workdir=RUN makes one")
-    facts = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     if facts["version"] != VERSION:
       version = f"expected format version {VERSION}, found {facts['version']}"
       raise DataError(f"{folder / MARKER}: {version}; export again")
@@ -204,12 +204,12 @@ class Exported:
 
   def _reread(self) -> None:
     folder, scorers = whole_folder.current(self._folder / INDEX), self._facts["scorers"]
-    self._vectors, self._texts, self._keys = label_files.read(folder)
+    self._texts, self._keys = label_files.read_texts(folder / label_files.TEXTS)
+    open_rows = functools.partial(label_files.open_array, num_rows=len(self._texts))
+    self._vectors = open_rows(folder / label_files.VECTORS)
     self._by_scorer = {"encoder": self._vectors}
     if len(scorers) > 1:
-      self._by_scorer = {
-        scorer: label_files.read_scorer(folder, scorer, len(self._texts)) for scorer in scorers
-      }
+      self._by_scorer = {scorer: open_rows(folder / label_files.file_of(scorer)) for scorer in scorers}
     self._id_of: dict[str, int] = {}
     for number, text in enumerate(self._texts):
       self._id_of.setdefault(text, number)  # data sets may have labels with one text

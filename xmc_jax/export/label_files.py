@@ -55,7 +55,7 @@ def write(
   write_vectors(folder / VECTORS, len(texts), _blocks(parts))
   if len(scorers) > 1:
     for scorer, scorer_parts in scorers.items():
-      write_vectors(folder / _file_of(scorer), len(texts), _blocks(scorer_parts))
+      write_vectors(folder / file_of(scorer), len(texts), _blocks(scorer_parts))
   write_texts(folder / TEXTS, texts, texts if keys is None else keys)
   vectors = open_array(folder / VECTORS, len(texts))
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))
@@ -108,21 +108,6 @@ def write_faiss(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]
       file.write(np.ascontiguousarray(block, "<f4").data)
 
 
-def read(folder: Path) -> tuple[np.ndarray, list[str], list[str]]:
-  """Reads an index: `(vectors [L, D], memory-mapped, L texts, L keys)`.
-
-  Raises:
-    UserError: a file is missing or damaged.
-  """
-  texts, keys = read_texts(folder / TEXTS)
-  return open_array(folder / VECTORS, len(texts)), texts, keys
-
-
-def read_scorer(folder: Path, scorer: str, num_labels: int) -> np.ndarray:
-  """Reads the label vectors `[L, D]` of one scorer, as `read` does."""
-  return open_array(folder / _file_of(scorer), num_labels)
-
-
 open_array = functools.partial(npy.read, remedy="export again")
 
 
@@ -165,7 +150,8 @@ def _write_scann(folder: Path, vectors: np.ndarray, sample: np.ndarray) -> str:
   return ""
 
 
-def _file_of(scorer: str) -> str:
+def file_of(scorer: str) -> str:
+  """Returns the name of the file of one scorer's label vectors."""
   return f"labels_{scorer}.npy"
 
 

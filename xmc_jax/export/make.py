@@ -74,7 +74,7 @@ def export(workdir: pathlib.Path, destination: str = "", scores: str = "") -> No
   chosen = scores or run.config.eval.scores
   _check_scores(chosen, run)
   trained = run.trained()
-  with whole_folder.written_whole(folder.absolute(), exported.is_export) as part:
+  with whole_folder.written_whole(folder.absolute(), lambda path: bool(exported.read_facts(path))) as part:
     if run.members:
       _write_members(part, trained)
     else:
