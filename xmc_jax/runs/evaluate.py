@@ -245,7 +245,8 @@ def save_predictions(ranking: Ranking, keys: Sequence[str], path: pathlib.Path) 
 
 def read_predictions(path: pathlib.Path, k: int) -> Ranking:
   """Reads the first k labels of each row that `save_predictions` wrote."""
-  stored = sp.csr_matrix(sp.load_npz(path))
+  with path.open("rb") as file:  # which SciPy leaves open if it is damaged
+    stored = sp.csr_matrix(sp.load_npz(file))
   place, ranking = np.arange(k), padding(stored.shape[0], k)
   real = place < np.diff(stored.indptr)[:, None]
   entries = (stored.indptr[:-1, None] + place)[real]
