@@ -84,7 +84,8 @@ def test_scann_has_a_folder_of_its_own_where_labels_are_many(tmp_path):
   scann = pytest.importorskip("scann")
   rng = np.random.default_rng(0)
   vectors = rng.normal(size=(1500, 8)).astype(np.float32)
-  assert not label_files.write(tmp_path / "index", [vectors[:700], vectors[700:]], [""] * 1500, vectors[:60])
+  parts, texts = [vectors[:700], vectors[700:]], [""] * 1500
+  assert not label_files.write(tmp_path / "index", parts, texts, vectors[:60], keys=texts)
   moved = (tmp_path / "index").rename(tmp_path / "moved")
   settings = json.loads((moved / "scann.json").read_text())
   searcher = scann.scann_ops_pybind.load_searcher(str(moved / "scann"))

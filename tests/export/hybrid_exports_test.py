@@ -111,7 +111,7 @@ def test_one_index_has_points_and_behind_them_labels(folder, exported, copied):
 def test_a_vector_of_no_length_stays_what_it_is(tmp_path):
   points = np.array([[0, 0], [3, 4]], np.float32)
   labels = np.array([[1, 1]], np.float32)
-  label_files.write(tmp_path / "index", [labels], ["a"], labels, points=points)
+  label_files.write(tmp_path / "index", [labels], ["a"], labels, keys=["a"], points=points)
   np.testing.assert_allclose(both(tmp_path, 3, 2), [[0, 0], [0.6, 0.8], [1, 1]], atol=1e-7)
 
 

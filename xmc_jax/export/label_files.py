@@ -33,7 +33,7 @@ def write(
   texts: Sequence[str],
   sample: np.ndarray,
   *,
-  keys: Sequence[str] | None = None,
+  keys: Sequence[str],
   scorers: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
   points: np.ndarray | None = None,
 ) -> str:
@@ -44,7 +44,7 @@ def write(
     parts: `[n, D]` arrays, L rows in all; may be memory-mapped.
     texts: L label texts.
     sample: `[m, D]` queries that ScaNN's search is tuned with; stored next to its index.
-    keys: the L keys of the labels; None if they are the texts.
+    keys: their L keys.
     scorers: label vectors by scorer, like `parts`; written if there are several.
     points: `[N, D]` training points, for an index of both; None for none.
 
@@ -56,7 +56,7 @@ def write(
   if len(scorers) > 1:
     for scorer, scorer_parts in scorers.items():
       write_vectors(folder / file_of(scorer), len(texts), _blocks(scorer_parts))
-  write_texts(folder / TEXTS, texts, texts if keys is None else keys)
+  write_texts(folder / TEXTS, texts, keys)
   vectors = open_array(folder / VECTORS, len(texts))
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))
   if points is not None:

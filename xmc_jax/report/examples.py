@@ -154,22 +154,20 @@ def labels(
   """
   ids, true = ranking.ids[row].tolist(), dataset.test.unfiltered_positives[row].indices
   names, why = dataset.labels.texts, reasons.get(row, {})
+
+  def line(kind: str, label: int, place: str) -> Line:
+    return Line(kind, names[label], place, int(frequency[label]), why.get(label, ""))
+
   lines = [
-    ("right" if label in true else "wrong", label, f"{ranking.scores[row, rank]:#.3g}")
+    line("right" if label in true else "wrong", label, f"{ranking.scores[row, rank]:#.3g}")
     for rank, label in enumerate(ids[:SHOWN])
     if label >= 0
   ]
   missed = _missed(ids, true)
   for label in missed[:_MISSED]:
     place = f"rank {ids.index(label) + 1}" if label in ids else f"not in the first {len(ids)}"
-    lines.append(("missed", label, place))
-  return Labels(
-    [
-      Line(kind, names[label], place, int(frequency[label]), why.get(label, ""))
-      for kind, label, place in lines
-    ],
-    more=max(len(missed) - _MISSED, 0),
-  )
+    lines.append(line("missed", label, place))
+  return Labels(lines, more=max(len(missed) - _MISSED, 0))
 
 
 def _missed(ids: list[int], true: np.ndarray) -> list[int]:
