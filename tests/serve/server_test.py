@@ -169,7 +169,6 @@ def test_a_port_in_use_and_a_missing_address_end_in_one_line(workdir):
     assert f"--port={port} is in use on 127.0.0.1" in said and "--port=0" in said
   assert "--host=192.0.2.1" in line_of(f"--workdir={workdir}", "--host=192.0.2.1")
   assert "--host=no.such.host.invalid" in line_of(f"--workdir={workdir}", "--host=no.such.host.invalid")
-  assert "k = 61" in line_of(f"--workdir={workdir}", "--k=61", "--port=0")
   assert "no/such/run/config.json: no such file" in line_of("--workdir=no/such/run")
 
 

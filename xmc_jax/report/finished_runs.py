@@ -1,6 +1,5 @@
 """Opens finished runs for a comparison: reads their folders, without parameters and devices."""
 
-import filecmp
 import json
 import pathlib
 import zipfile
@@ -19,7 +18,7 @@ from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs import evaluate
 from xmc_jax.storage import path_safety, run_folder
 
-# The files of a prepared folder that define the test. Equal bytes mean equal texts, truth and filter.
+# The files of a prepared folder that define the test. Equal checksums mean equal texts, truth and filter.
 _TEST_FILES = (
   *("test.texts", "test.texts_offsets", "test.truth.columns", "test.truth.columns_offsets"),
   *("test.filter.columns", "test.filter.columns_offsets", "labels.texts", "labels.texts_offsets"),
@@ -116,13 +115,9 @@ def _files(workdir: pathlib.Path, scores: str) -> tuple[pathlib.Path, pathlib.Pa
 
 
 def _check_same_test(first: pathlib.Path, other: pathlib.Path) -> None:
+  one, two = (data.read_manifest(workdir / "data")["files"] for workdir in (first, other))
   for name in _TEST_FILES:
-    one, two = (workdir / "data" / f"{name}.npy" for workdir in (first, other))
-    try:
-      same = one.samefile(two) or filecmp.cmp(one, two, shallow=False)
-    except OSError as error:
-      raise UserError(f"{error.filename or one}: not readable ({error.strerror})") from None
-    if not same:
+    if one[f"{name}.npy"]["sha256"] != two[f"{name}.npy"]["sha256"]:
       what = "labels" if name.startswith("labels") else "test points"
       raise UserError(
         f"{first} and {other} were tested on different {what} ({name}.npy differs); compare runs on the "
