@@ -21,7 +21,7 @@ from xmc_jax.storage import atomic, whole_folder
 
 _PROBES = 8  # texts that the folder of sentence-transformers is checked with
 _SAMPLE = 200  # points that ScaNN's search is tuned with
-_SLACK = 20e6  # bytes: tokenizers, programs, the card, the model that combines the sources
+_SLACK = 20e6  # bytes: tokenizers, programs, texts, the model that combines the sources
 
 
 class _Source(NamedTuple):
@@ -110,8 +110,8 @@ def _write(part: pathlib.Path, source: _Source) -> None:
   if is_hybrid:
     rows, votes = corpora.labelled(run, np.arange(len(run.dataset.train)))
   parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(trained.tree))
-  size = 2 * parameters + 4 * vectors.nbytes + 8 * len(rows) * vectors.shape[1] + _SLACK
-  atomic.check_room(part, size, "the export")
+  of_points = len(rows) * vectors[0].nbytes
+  atomic.check_room(part, 2 * parameters + 6 * vectors.nbytes + 2 * of_points + _SLACK, "the export")
   probes = [run.dataset.train.texts[row] for row in range(min(_PROBES, len(run.dataset.train)))]
   sentence = sentence_transformers.write(part / exported.SENTENCE, trained, probes)
   if sentence.reason:
