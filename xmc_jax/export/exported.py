@@ -144,7 +144,8 @@ class Exported:
     path_safety.check(self._folder)
     self._reread()
     if new := self._unknown(texts):
-      with whole_folder.written_whole(self._folder / INDEX, _is_index) as part:
+      is_index = lambda folder: (folder / label_files.VECTORS).is_file()
+      with whole_folder.written_whole(self._folder / INDEX, is_index) as part:
         self._reread()  # another process may have added labels meanwhile
         new = self._unknown(texts)
         self._write(part, new, [key_of[text] for text in new])
@@ -266,10 +267,6 @@ class Combination(Exported):
 def add_labels(exported: pathlib.Path, texts: Sequence[str], keys: Sequence[str] | None = None) -> np.ndarray:
   """Opens an exported folder and calls `Exported.add_labels`."""
   return Exported.load(exported).add_labels(texts, keys)
-
-
-def _is_index(folder: pathlib.Path) -> bool:
-  return (folder / label_files.VECTORS).is_file()
 
 
 def _cleaned(texts: Sequence[str]) -> list[str]:

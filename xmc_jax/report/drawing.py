@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 GREY = "#555e67"
 _HEIGHT = 3.3  # of a figure, in inches
+_LONGEST = 24  # characters of a name
 _HATCHES = ("", "////", "....", "xxxx", "----", "||||", "++++")
 
 
@@ -28,10 +29,10 @@ def png(draw: Callable[..., Figure], *args: Any, **kwargs: Any) -> bytes:
   return out.getvalue()
 
 
-def name_of(text: str, longest: int = 24) -> str:
+def name_of(text: str) -> str:
   """Returns an untrusted name for a figure: only characters that every font has, shortened, never empty."""
   shown = "".join(letter if " " <= letter <= "~" else "?" for letter in " ".join(text[:200].split()))
-  return (shown if len(shown) <= longest else shown[: longest - 1] + "…") or "?"
+  return (shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…") or "?"
 
 
 def axes(title: str, x: str, y: str, *, strips: int = 0) -> tuple[Figure, Axes, Axes]:
