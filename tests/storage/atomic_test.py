@@ -67,7 +67,6 @@ with open(sys.argv[1], "w") as file:
 
 
 def test_a_lock_keeps_another_process_out_until_it_is_killed(tmp_path):
-  pytest.importorskip("fcntl")
   command = [sys.executable, "-c", HOLDER, str(tmp_path / "lock")]
   holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
   with holder, (tmp_path / "lock").open("a") as file:
@@ -80,7 +79,6 @@ def test_a_lock_keeps_another_process_out_until_it_is_killed(tmp_path):
 
 
 def test_a_refused_second_process_leaves_the_lock_file_of_the_first(tmp_path):
-  pytest.importorskip("fcntl")
   with locks.in_use(tmp_path / "run"):
     message = rf"process {os.getpid()} on .* trains in this folder"
     with pytest.raises(UserError, match=message), locks.in_use(tmp_path / "run"):

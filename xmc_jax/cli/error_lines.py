@@ -21,14 +21,10 @@ from xmc_jax.errors import UserError
 
 _OVERRIDE = re.compile(r"--?(no)?config\.([^=]*)")
 # OSErrors of the machine; any other OSError may be a bug, and keeps its traceback.
-_REFUSED = {
-  getattr(errno, name)
-  for name in (
-    *("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "EIO", "ENOMEM"),
-    *("ENAMETOOLONG", "ELOOP"),
-  )
-  if hasattr(errno, name)
-}
+_REFUSED = (
+  *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE),
+  *(errno.EIO, errno.ENOMEM, errno.ENAMETOOLONG, errno.ELOOP),
+)
 
 
 @contextlib.contextmanager

@@ -19,8 +19,7 @@ from jax.experimental import multihost_utils
 
 from xmc_jax.distributed import runtime, stderr
 
-# Windows has no signals for users.
-_USER_SIGNALS = [getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
+_USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, *_USER_SIGNALS)
 _INTERRUPTED = 130  # how shells see Ctrl-C; a scheduler takes 0 for success
 _TERMINATED = 143  # how shells see SIGTERM

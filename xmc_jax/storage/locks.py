@@ -1,6 +1,7 @@
 """Locks files, so that processes do not write to each other's. A killed process releases its locks."""
 
 import contextlib
+import fcntl
 import os
 import socket
 from collections.abc import Iterator
@@ -20,18 +21,16 @@ def lock(file: IO | int, wait: bool = False) -> bool:
     wait: wait for a process that holds the lock.
 
   Returns:
-    False on systems and disks without locks, where other processes may write, too.
+    False on disks without locks, where other processes may write, too.
 
   Raises:
     BlockingIOError: another process holds the lock, and `wait` is False.
   """
   try:
-    import fcntl
-
     fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError:
     raise
-  except (ImportError, OSError):
+  except OSError:
     return False
   return True
 
