@@ -123,8 +123,6 @@ def test_a_record_says_when_to_stop():
 
 
 def test_a_validation_that_was_postponed_is_made_up_for():
-  record = TrainingRecord()
-  record.postpone_score()
-  assert record.unscored
+  record = TrainingRecord(unscored=True)
   record.add_score(3, 0.1, patience=0)
   assert not record.unscored

@@ -199,7 +199,7 @@ class _Loop:
     """Does what is due after a step: an epoch's metrics, the validation, the checkpoint."""
     config, per_epoch = self._run.config, self._run.batches.steps_per_epoch
     if step % per_epoch == 0 and not ends and self._time.end_epoch():
-      self._record.stop()
+      self._record.stopped = True
       ends = True
     eval_steps = configs.steps(config.eval.every_epochs, per_epoch)
     save_steps = configs.steps(config.checkpoint.every_epochs, per_epoch)
@@ -220,7 +220,7 @@ class _Loop:
       try:
         improved = validation.update(self._trained(step), self._writer, self._record)
       except StopRequested:
-        self._record.postpone_score()
+        self._record.unscored = True
         self._save()
         raise
     if saves or self._record.stopped or (improved and self._run.config.checkpoint.every_epochs):

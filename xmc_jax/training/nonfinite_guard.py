@@ -54,7 +54,7 @@ class NonFiniteGuard:
       return
     what = f"train/{broken[0]} is {found[broken[0]]} at step {step}, {self._named(step, rows)}"
     if self._record.skipped < self._max_skipped:
-      self._record.skip_step()
+      self._record.skipped += 1
       say(f"{what}; skipped ({self._record.skipped} of at most {self._max_skipped} steps)")
       return
     raise UserError(

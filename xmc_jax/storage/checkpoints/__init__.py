@@ -141,4 +141,4 @@ class Checkpoints:
       self.keep_best(state)
       return
     say(f"the best parameters so far, of step {best_step:,}, are gone; the best from here on will be kept")
-    self.record.forget_best()
+    self.record.best = self.record.best_step = None

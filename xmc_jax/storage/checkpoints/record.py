@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclasses.dataclass
 class TrainingRecord:
-  """Holds the part of a checkpoint that is JSON. Only its own methods change it.
+  """Holds the part of a checkpoint that is JSON.
 
   Attributes:
     best: the best validation score so far; None before the first.
@@ -51,20 +51,3 @@ class TrainingRecord:
     self.evals_since_best += 1
     self.stopped = self.stopped or (bool(patience) and self.evals_since_best >= patience)
     return False
-
-  def stop(self) -> None:
-    """Notes that training stops here, before its last step."""
-    self.stopped = True
-
-  def postpone_score(self) -> None:
-    """Notes that this step is saved before it was validated."""
-    self.unscored = True
-
-  def skip_step(self) -> None:
-    """Counts a step that was left out."""
-    self.skipped += 1
-
-  def forget_best(self) -> None:
-    """Forgets the best score, because its parameters are gone."""
-    self.best = None
-    self.best_step = None
