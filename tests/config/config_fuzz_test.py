@@ -196,7 +196,7 @@ def test_configs_that_are_more_than_values(spoil, words):
 SPELLED = (
   *("", "x", "-1", "1.5", "1e999", "nan", "-inf", "9" * 30, "9" * 5000, "True", "None", "()", "(1,2)", "(1"),
   *("('a',)", "[1]", "{}", "\n", "a\nb: c", "a: b", "é", "\udc80", "0x10", "1_000", "'x'", "=", "%s", "{0}"),
-  *("(1," * 500, "lambda: 1", "__import__('os').abort()", "(__import__('os').abort(),)", "f'{1}'", "1j"),
+  *("lambda: 1", "__import__('os').abort()", "(__import__('os').abort(),)", "f'{1}'", "1j"),
 )
 
 

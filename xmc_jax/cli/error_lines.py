@@ -96,7 +96,7 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
     known: every config key, dotted, with its default.
   """
   overrides = [found[2] for argument in argv if (found := _OVERRIDE.match(argument))]
-  path, text = config_argument(argv).partition(":")[0], str(error)
+  path, text = value_of("config", argv).partition(":")[0], str(error)
   used = {"--mode=evaluate", "--mode=predict", "--mode=serve"} & set(argv)
   if overrides and not path and used:
     return f"{used.pop()} takes its settings from the run's folder; leave --config.{overrides[0]} out"
@@ -114,12 +114,8 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
         return checks.unknown_key(key, known, methods.SETTINGS)
   for key in overrides:
     if text.startswith(start := f"flag --config.{key}="):
-      value = _value_of(key, argv) or text.removeprefix(start).partition(": ")[0]
+      value = value_of(f"config.{key}", argv) or text.removeprefix(start).partition(": ")[0]
       return checks.type_fault(key, value, known[key]) or text
-  if isinstance(error, (MemoryError, RecursionError)):  # Python's parser raises it at too many brackets
-    for key in overrides:
-      if isinstance(known[key], tuple):
-        return checks.type_fault(key, _value_of(key, argv), known[key])
   if isinstance(error, flags.Error) and "Error whilst parsing config file" not in text:
     if number := re.match(r"flag (--\w+=.*): (could not convert|invalid literal)", text, re.DOTALL):
       such = "a number, such as 0.5" if number[2].startswith("could") else "a whole number, such as 5"
@@ -182,17 +178,9 @@ def asks_help(argv: list[str]) -> bool:
   return any(re.fullmatch(r"--?(help\w*|h|\?)", argument) for argument in argv)
 
 
-def _value_of(key: str, argv: list[str]) -> str:
-  """Returns the whole value that a command line gives to a key; '' if it gives none."""
+def value_of(flag: str, argv: list[str]) -> str:
+  """Returns the whole value that a command line gives to a flag; '' if it gives none."""
   for argument, following in zip(argv, [*argv[1:], ""]):
-    if found := re.fullmatch(rf"--?config\.{re.escape(key)}(?:=(.*))?", argument, re.DOTALL):
-      return following if found[1] is None else found[1]
-  return ""
-
-
-def config_argument(argv: list[str]) -> str:
-  """Returns the value of --config, FILE.py or FILE.py:PRESET; '' if there is none."""
-  for argument, following in zip(argv, [*argv[1:], ""]):
-    if found := re.fullmatch(r"--?config(?:=(.*))?", argument):
+    if found := re.fullmatch(rf"--?{re.escape(flag)}(?:=(.*))?", argument, re.DOTALL):
       return following if found[1] is None else found[1]
   return ""

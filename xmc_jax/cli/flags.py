@@ -179,7 +179,7 @@ def _known_keys(argv: list[str]) -> dict:
 
   If it cannot be read, returns all keys outside `config.method`, with their defaults.
   """
-  path, _, preset = error_lines.config_argument(argv).partition(":")
+  path, _, preset = error_lines.value_of("config", argv).partition(":")
   with contextlib.suppress(Exception, SystemExit):  # a config file is code: it can raise anything
     return checks.flatten(runpy.run_path(path)["get_config"](*([preset] if preset else [])))
   return {key: declared.default for key, declared in keys_of().items()}
