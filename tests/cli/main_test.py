@@ -201,7 +201,7 @@ FAULTS = [
   ("value = 1\n", "has no attribute 'get_config'"),
   ("def get_config():\n  pass\n", "get_config() gave None"),
   ("def get_config():\n  return 3\n", "get_config() gave 3"),
-  ("def get_config():\n  return {'name': 'x'}\n", "config has no "),
+  ("def get_config():\n  return {'name': 'x'}\n", "get_config() gave {'name': 'x'}; it must "),
   ("c.train.batchsize = 3", "config has no key 'train.batchsize'; did you mean 'train.batch_size'?"),
   ("c.trian.batch_size = 3", "mine.py, line 4: AttributeError"),
   ("c.train.batch_size = 'x'", "mine.py, line 4: TypeError"),
