@@ -60,20 +60,14 @@ def _use(mode: str, workdir: pathlib.Path, given: dict[str, str]) -> None:
     if mode == "evaluate":
       commands.test(workdir, output, scores, backend, options.CHECKPOINT.value, options.INPUT.value, given)
     elif mode == "serve":
-      _serve(workdir, scores, backend)
+      asked = ("host", "port", "k", "allowed_hosts", "max_text_length", "threshold", "add_labels")
+      page = ("title", "description", "example")
+      commands.serve(workdir, scores=scores, backend=backend, **_values(*asked, *page))
     elif mode == "export":
       commands.export(workdir, output, options.ADD_LABELS.value, scores)
     else:
       more = _values("k", "scores", "explain", "documents", "threshold", "add_labels")
       commands.predict(workdir, options.INPUT.value, output, backend=backend, reading=given, **more)
-
-
-def _serve(workdir: pathlib.Path, scores: str, backend: str) -> None:
-  from xmc_jax.cli import serving
-
-  asked = _values("host", "port", "k", "allowed_hosts", "max_text_length", "threshold", "add_labels")
-  page = _values("title", "description", "example")
-  serving.serve(workdir, scores=scores, backend=backend, **asked, **page)
 
 
 def _values(*names: str) -> dict:

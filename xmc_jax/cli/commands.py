@@ -5,7 +5,7 @@ import math
 import pathlib
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -23,11 +23,14 @@ from xmc_jax.report import compare as compare  # the command of --mode=compare
 from xmc_jax.runs import create, label_frequency
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.runs.model import Model, check_k
 from xmc_jax.runs.trained import to_test
 from xmc_jax.storage import atomic
 from xmc_jax.training import test_table
 from xmc_jax.training.combine import combine as combine  # the command of --mode=combine
 from xmc_jax.training.train import train_and_test as train_and_test  # the command of --mode=train
+
+_BYTES_OF_CHARACTER = 12  # in JSON, at most: two escapes such as \ud83d
 
 
 def prepare(config: ml_collections.ConfigDict) -> None:
@@ -130,7 +133,6 @@ def predict(
 ) -> None:
   """Runs `--mode=predict`: reads texts and writes only JSON lines; at a terminal it shows a prompt."""
   from xmc_jax.cli import interactive
-  from xmc_jax.runs.model import Model
   from xmc_jax.runs.predict import predict_command
 
   opened: dict[str, Any] = {"scores": scores, "backend": backend, "add_labels": add_labels}
@@ -157,3 +159,65 @@ def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
   new = added_labels.read(pathlib.Path(added).expanduser(), data.read_manifest(workdir / "data"))
   exports.add_labels(folder, list(new.values()), list(new))
+
+
+def serve(
+  workdir: pathlib.Path,
+  *,
+  host: str,
+  port: int,
+  k: int,
+  allowed_hosts: Sequence[str],
+  scores: str,
+  backend: str,
+  max_text_length: int,
+  threshold: float,
+  add_labels: str,
+  title: str,
+  description: str,
+  example: Sequence[str],
+) -> None:
+  """Runs `--mode=serve`: serves a run over HTTP until it is stopped.
+
+  Args:
+    workdir: the run's folder.
+    host: the address to listen on.
+    port: its port; 0 takes one that is free.
+    k: labels per text where a request does not say.
+    allowed_hosts: names of a proxy before this server.
+    scores: what labels are ranked by; '' is the run's own.
+    backend: what searches the labels; '' is the run's own.
+    max_text_length: characters of a text; longer ones are refused.
+    threshold: the least score of a label where a request does not say.
+    add_labels: a file of labels to add, as `Model.load` reads it; '' adds none.
+    title, description, example: the page's, as in `PageText`.
+
+  Raises:
+    UserError: a library is missing, the port is in use, or the run cannot be opened.
+  """
+  from xmc_jax import serve as serving
+
+  serving.check_installed()
+  from xmc_jax.serve import server
+
+  if not add_labels:  # else they count, too
+    check_k(k, data.read_manifest(workdir / "data")["counts"]["labels"]["texts"], threshold)
+  usual = serving.Limits()
+  with server.bound_socket(host, port) as taken:  # before the run is opened, which takes a while
+    say(f"opening {workdir}")
+    model = Model.load(workdir, scores=scores, backend=backend, warm=False, add_labels=add_labels)
+    k = model.check_k(k, threshold)
+    application = serving.app(
+      model,
+      k=k,
+      name=workdir.absolute().name,
+      limits=serving.Limits(
+        max_k=max(k, usual.max_k),
+        max_text_length=max_text_length,
+        max_body_bytes=max(usual.max_body_bytes, _BYTES_OF_CHARACTER * max_text_length),
+      ),
+      allowed_hosts=server.known_names(host, taken, allowed_hosts),
+      page_text=serving.PageText(title, description, tuple(example)),
+      threshold=threshold,
+    )
+    server.serve(application, taken, host)
