@@ -10,10 +10,16 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from xmc_jax.distributed.split_table import SplitTable
 from xmc_jax.errors import UserError
-from xmc_jax.types import Array, Batch, PyTree, SampledAnchors
+from xmc_jax.types import Array, Batch, PyTree
 
 # The axes over which rows of label texts and label embeddings are split, the first axis outermost.
 LABEL_ROWS = ("label", "data")
+# How a batch is split: texts of labels and anchors over both axes, arrays with a row per query over 'data'.
+BATCH_RULES = (
+  ("(^|/)(labels|every_label|anchors)/", (LABEL_ROWS,)),
+  ("(^|/)(columns|dropped)$", ()),
+  ("", ("data",)),
+)
 
 
 def make(data: int = 1, label: int = 1) -> Mesh:
@@ -143,40 +149,14 @@ def local_rows(num_rows: int, mesh: Mesh, *axes: str) -> np.ndarray:
 
 
 def put_batch(batch: Batch, mesh: Mesh) -> Batch:
-  """Moves a host batch to the devices.
-
-  Arrays with a row per query are split over 'data', label texts over both axes; the rest is copied.
-  """
-  per_query = NamedSharding(mesh, PartitionSpec("data"))
-  everywhere = dict.fromkeys(("columns", "dropped"), replicated(mesh))
-  arrays = {
-    name: _put(value, everywhere.get(name, per_query))
-    for name, value in batch._asdict().items()
-    if name not in ("labels", "every_label", "sampled_anchors")
-  }
-  links = {name: _put_anchors(links, mesh) for name, links in dict(batch.sampled_anchors).items()}
-  return batch._replace(labels=put_labels(batch.labels, mesh), sampled_anchors=links, **arrays)
-
-
-def _put_anchors(links: SampledAnchors, mesh: Mesh) -> SampledAnchors:
-  """Splits arrays with a row per point or label over 'data', and texts of anchors as those of labels."""
-  per_row = NamedSharding(mesh, PartitionSpec("data"))
-  return SampledAnchors(
-    rows=place(links.rows, per_row),
-    columns=place(links.columns, replicated(mesh)),
-    anchors=put_labels(links.anchors, mesh),
-    positives=place(links.positives, per_row),
-    weights=place(links.weights, per_row),
-  )
+  """Moves a host batch to the devices, by `BATCH_RULES`."""
+  return jax.tree.map(place, batch, shard_tree(batch, BATCH_RULES, mesh))
 
 
 def put_labels(groups: PyTree, mesh: Mesh) -> PyTree:
   """Splits label texts over both axes, so that each text is encoded on one device only."""
-  return _put(groups, NamedSharding(mesh, PartitionSpec(LABEL_ROWS)))
-
-
-def _put(tree: PyTree, sharding: NamedSharding) -> PyTree:
-  return jax.tree.map(lambda leaf: place(leaf, sharding), tree)
+  sharding = NamedSharding(mesh, PartitionSpec(LABEL_ROWS))
+  return jax.tree.map(lambda leaf: place(leaf, sharding), groups)
 
 
 def to_host(array: Array) -> np.ndarray:

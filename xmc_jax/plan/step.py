@@ -1,6 +1,5 @@
 """Describes a training step by shapes alone, as they lie on a mesh whose devices need not be here."""
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -8,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 from jax.extend import core
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType
 
 from xmc_jax import config as configs
 from xmc_jax import methods
@@ -103,8 +101,7 @@ def make(config: ml_collections.ConfigDict, sizes: Sizes) -> Step:
   num_positives = min(max(spec.num_positives, math.ceil(_WIDEST * sizes.labels_per_point)), sizes.num_labels)
   every_label = (config.data.max_length, rounded_up(sizes.num_labels, mesh.size))
   params, extra_state = _state(method, mesh)
-  shape: Any = jax.ShapeDtypeStruct
-  one = Tokens(shape((1, _TILE), jnp.int32), shape((1,), jnp.int32))
+  (one,) = _texts([(_TILE, 1)])
   with equal_blocks_traced_once():
     width = jax.eval_shape(method.embed_queries, params, extra_state, one).shape[1]
   return Step(
@@ -161,8 +158,7 @@ def _state(method: Method, mesh: Any) -> tuple[PyTree, PyTree]:
   """Returns the shapes of parameters and extra state, laid out by the method's rules."""
   params, extra_state = jax.eval_shape(lambda: method.init(jax.random.key(0)))
   state = {"params": params, "extra_state": extra_state}
-  layout = sharding.shard_tree(state, method.sharding_rules, mesh)
-  state = jax.tree.map(lambda leaf, at: leaf.update(sharding=at), state, layout)
+  state = _laid_out(state, method.sharding_rules, mesh)
   return state["params"], state["extra_state"]
 
 
@@ -186,39 +182,41 @@ def batch(
     num_positives: P.
     width: of the vectors of points, for a method with a frozen encoder.
   """
-
-  array, texts = functools.partial(_array, mesh), functools.partial(_texts, mesh)
   rows, columns = (sum(number for _, number in groups) for groups in (points, labels))
-  ids, of_rows = jnp.int32, array((rows,), jnp.int32, "data")
-  positives, weights = (array((rows, num_positives), dtype, "data") for dtype in (ids, jnp.float32))
+  positives, weights = _array(rows, num_positives), _array(rows, num_positives, dtype=jnp.float32)
   of_anchors = [(width, rounded_up(number, mesh.size)) for width, number in points]
   anchors = SampledAnchors(
-    rows=of_rows,
-    columns=array((sum(number for _, number in of_anchors),), ids),
-    anchors=texts(of_anchors, sharding.LABEL_ROWS),
+    rows=_array(rows),
+    columns=_array(sum(number for _, number in of_anchors)),
+    anchors=_texts(of_anchors),
     positives=positives,
     weights=weights,
   )
-  return Batch(
-    rows=of_rows,
-    queries=() if spec.frozen else texts(points, "data"),
-    columns=array((columns,), ids),
-    labels=() if "table" in spec.labels else texts(labels, sharding.LABEL_ROWS),
+  shapes = Batch(
+    rows=_array(rows),
+    queries=() if spec.frozen else _texts(points),
+    columns=_array(columns),
+    labels=() if "table" in spec.labels else _texts(labels),
     positives=positives,
     weights=weights,
-    excluded=array((rows, 1), ids, "data"),
-    every_label=texts([every_label], sharding.LABEL_ROWS)[0] if spec.num_fresh_negatives else (),
-    vectors=array((rows, width), jnp.float32, "data") if spec.frozen else (),
-    dropped=array((2,), ids) if spec.pool_size else (),
+    excluded=_array(rows, 1),
+    every_label=_texts([every_label])[0] if spec.num_fresh_negatives else (),
+    vectors=_array(rows, width, dtype=jnp.float32) if spec.frozen else (),
+    dropped=_array(2) if spec.pool_size else (),
     sampled_anchors=dict.fromkeys(spec.graph_sides, anchors),
-    shared=array((rows, rows), bool, "data") if spec.shared else (),
+    shared=_array(rows, rows, dtype=bool) if spec.shared else (),
   )
+  return _laid_out(shapes, sharding.BATCH_RULES, mesh)
 
 
-def _array(mesh: Any, shape: tuple[int, ...], dtype: Any, *axes: Any) -> Any:
-  return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*axes)))
+def _array(*shape: int, dtype: Any = jnp.int32) -> Any:
+  return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def _texts(mesh: Any, groups: Groups, *axes: Any) -> tuple[Tokens, ...]:
-  ids = lambda *shape: _array(mesh, shape, jnp.int32, *axes)
-  return tuple(Tokens(ids(number, width), ids(number)) for width, number in groups)
+def _texts(groups: Groups) -> tuple[Tokens, ...]:
+  return tuple(Tokens(_array(number, width), _array(number)) for width, number in groups)
+
+
+def _laid_out(tree: PyTree, rules: tuple[tuple[str, tuple], ...], mesh: Any) -> PyTree:
+  """Returns shapes with shardings by path rules."""
+  return jax.tree.map(lambda leaf, at: leaf.update(sharding=at), tree, sharding.shard_tree(tree, rules, mesh))
