@@ -11,7 +11,7 @@ import tomllib
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from tests import blocked_imports, tiny_runs
+from tests import command_lines, tiny_runs
 from tests.data import sample_folders
 from xmc_jax import data, models
 from xmc_jax.errors import UserError
@@ -35,6 +35,24 @@ FEATURES = re.fullmatch(r"xmc_jax\[([\w,]+)\]", EVERY)[1].split(",")
 OF_EXTRAS = set().union(*(libraries(EXTRAS[name]) for name in FEATURES))
 _LINES = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
 BASE = libraries(line for line in _LINES if not line.startswith("#"))
+# The command line, in a process where the libraries of extras cannot be imported.
+PLAIN = f"""
+import runpy, sys
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+class Finder(PathFinder):
+  @classmethod
+  def find_spec(cls, name, path=None, target=None):
+    return None if name.partition(".")[0] in {OF_EXTRAS | OTHERS} else super().find_spec(name, path, target)
+sys.meta_path[:] = [BuiltinImporter, FrozenImporter, Finder]
+runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
+"""
+
+
+def run_plain(*arguments) -> str:
+  """Runs the command line without any library of an extra; returns what it printed."""
+  ended = command_lines.run(sys.executable, "-c", PLAIN, *arguments)
+  assert ended.returncode == 0, ended.stderr
+  return ended.stdout
 
 
 def test_extras():
@@ -81,17 +99,14 @@ def test_what_is_imported_is_required(path):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-  """Trains by the command line without any library of an extra; returns the run and what was printed."""
+  """Returns a run that was trained without extras, and what was printed."""
   place = tmp_path_factory.mktemp("plain")
   config = tiny_runs.config_file(
     place / "tiny.py",
     tiny_runs.write_data(place / "data"),
     **{"eval.scores": "hybrid", "data.num_validation": 60, "train.num_epochs": 1, "eval.report_page": True},
   )
-  arguments = (f"--config={config}", f"--workdir={place / 'run'}")
-  ended = blocked_imports.run(OF_EXTRAS | OTHERS, blocked_imports.COMMAND, *arguments)
-  assert ended.returncode == 0, ended.stderr
-  return place / "run", ended.stdout
+  return place / "run", run_plain(f"--config={config}", f"--workdir={place / 'run'}")
 
 
 @pytest.mark.slow
@@ -105,27 +120,18 @@ def test_without_extras_it_trains_and_shows(trained):
 @pytest.mark.parametrize("backend", ["auto", "scann"])
 def test_without_extras_it_predicts(trained, backend, tmp_path):
   (tmp_path / "texts.txt").write_text("barn kelt\n")
-  ended = blocked_imports.run(
-    *(OF_EXTRAS | OTHERS, blocked_imports.COMMAND, "--mode=predict", f"--workdir={trained[0]}"),
-    *(f"--backend={backend}", f"--input={tmp_path / 'texts.txt'}", "--k=2"),
-  )
-  assert ended.returncode == 0, ended.stderr
-  assert len(json.loads(ended.stdout)["labels"]) == 2
+  use = ("--mode=predict", f"--workdir={trained[0]}", f"--input={tmp_path / 'texts.txt'}", "--k=2")
+  assert len(json.loads(run_plain(*use, f"--backend={backend}"))["labels"]) == 2
 
 
 @pytest.mark.slow
 def test_without_extras_it_exports(trained, tmp_path):
-  ended = blocked_imports.run(
-    *(OF_EXTRAS | OTHERS, blocked_imports.COMMAND, "--mode=export", f"--workdir={trained[0]}"),
-    f"--output={tmp_path / 'export'}",
-  )
-  assert ended.returncode == 0, ended.stderr
+  run_plain("--mode=export", f"--workdir={trained[0]}", f"--output={tmp_path / 'export'}")
   assert (tmp_path / "export" / "sentence_transformers").is_dir()
 
 
 def test_help_without_extras():
-  ended = blocked_imports.run(OF_EXTRAS | OTHERS, blocked_imports.COMMAND, "--help")
-  assert ended.returncode == 0 and "--workdir" in ended.stdout
+  assert "--workdir" in run_plain("--help")
 
 
 def test_tables_without_pyarrow(tmp_path, monkeypatch):

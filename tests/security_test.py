@@ -13,6 +13,7 @@ import pytest
 
 from tests import tiny_runs, torch_pickles
 from tests.data.sample_folders import Trap
+from tests.source_rules_test import imports
 from xmc_jax import console, data, methods, models, sanitize
 from xmc_jax.cli import commands, error_lines
 from xmc_jax.data.documents import Document
@@ -73,21 +74,12 @@ def calls(path: pathlib.Path):
       yield ast.unparse(node.func), {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
 
 
-def imports(path: pathlib.Path) -> set[str]:
-  found = set()
-  for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-    if isinstance(node, ast.Import):
-      found |= {name.name.partition(".")[0] for name in node.names}
-    if isinstance(node, ast.ImportFrom):
-      found.add((node.module or "").partition(".")[0])
-  return found
-
-
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_source_can_run_what_a_file_says(path):
   risky = {"yaml", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch", "tensorflow", "code"}
-  assert not imports(path) & risky
-  assert "pickle" not in imports(path) or path.name == "torch_files.py"
+  imported = {name.partition(".")[0] for _, name in imports(ast.parse(path.read_text(encoding="utf-8")))}
+  assert not imported & risky
+  assert "pickle" not in imported or path.name == "torch_files.py"
   tools = path.is_relative_to(ROOT / "experiments" / "claims")  # runs our own command, no file's words
   for name, keywords in calls(path):
     assert name not in ("eval", "exec", "compile", "__import__", "os.system", "os.popen"), name

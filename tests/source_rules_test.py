@@ -43,9 +43,6 @@ CONFINED = {
   "matplotlib": ("report/drawing.py",),
   "jinja2": ("report/pages.py",),
   **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"), ("serve/",)),
-  "pickle": ("models/torch_files.py",),  # a restricted unpickler
-  "dill": (),
-  "torch": (),
 }
 # What --help and a config error load.
 LIGHT = (
@@ -170,10 +167,6 @@ def test_words_that_do_not_occur(path):
       assert "jax.process_" not in name or place.startswith("distributed/"), f"{where}: {name}"
       assert not name.startswith(REMOVED), f"{where}: {name}"
       assert not node.attr.startswith("Flax"), f"{where}: {name}"
-    if isinstance(node, ast.Call):
-      assert ast.unparse(node.func) not in ("eval", "exec"), f"{where}: {ast.unparse(node.func)}"
-    if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-      assert ast.unparse(node.value) == "False", f"{where}: allow_pickle"
     if isinstance(node, ast.Assert):
       raise AssertionError(f"{where}: an assert; say what is wrong and what to do instead")
 
