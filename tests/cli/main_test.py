@@ -124,10 +124,8 @@ def test_help_is_light_and_succeeds():
   [
     ([], "--config is missing; for instance --config=experiments/auto.py"),
     (["--config=nowhere.py"], "nowhere.py"),
-    (["--config="], "--config: Path to config file is an empty string."),
     (["--config"], "Missing value for flag --config"),
     (["--config=experiments"], "--config: Is a directory: 'experiments'"),
-    (["--config=nowhere.py", "--config.train.seed=1"], "nowhere.py"),
     (["--config.train.seed=1"], "--config is missing"),
     (["--mode=predict", "--config.eval.k=2"], "from the run's folder; leave --config.eval.k out"),
     ([f"{DEXML}:debain"], "did you mean 'debian' or"),
@@ -135,7 +133,6 @@ def test_help_is_light_and_succeeds():
     (["--mode=trian"], "did you mean --mode=train?"),
     (["--config=dexml"], "No such file or directory: 'dexml'; did you mean --config=experiments/dexml.py?"),
     (["--config=experiments/rea_xmc.py"], "did you mean --config=experiments/rae_xmc.py?"),
-    (["--mode=predict", "--k=0"], "--k=0"),
     (["--mode=predict", "--k=few"], "error: --k=few: expected a whole number, such as 5"),
     (["--mode=predict", "--threshold=0,5"], "error: --threshold=0,5: expected a number, such as 0.5"),
     (["--mode=evaluate", "--explain", "--workdir=x"], "from the run's folder; leave --explain out"),
@@ -144,17 +141,12 @@ def test_help_is_light_and_succeeds():
     (["--mode=compare", "--scores=memory", "x", "y"], "x/config.json: no such file"),
     (["--mode=evaluate", "--backend=hnsw"], "--backend=hnsw: value should be one of <exact|scann|auto>"),
     (["--mode=evaluate"], "--mode=evaluate needs --workdir"),
-    (["--mode=predict"], "--mode=predict needs --workdir"),
     (["--mode=evaluate", "--workdir=nowhere"], "nowhere/config.json: no such file; nowhere is not the "),
     (["--mode=predict", "--workdir=README.md"], "README.md is not the folder of a run"),
-    (["--mode=serve"], "--mode=serve needs --workdir"),
     (["--mode=combine", "x", "y"], "--mode=combine needs --workdir"),
     (["--mode=combine", "x", "y", "--workdir=z"], "x/config.json: no such file"),
-    (["--mode=combine", "x", "--scores=memory"], "from the folders of runs; leave --scores out"),
     (["--mode=serve", "--workdir=x", "--port=70000"], "--port=70000"),
     (["--mode=serve", "--workdir=x", "--distributed"], "leave --distributed out"),
-    (["--mode=serve", "--config.eval.k=2"], "from the run's folder; leave --config.eval.k out"),
-    (["--mode=predict", "--workdir=x", "--port=8000"], "leave --port out"),
   ],
 )
 def test_refusals_that_need_no_jax(arguments, words):
@@ -171,14 +163,15 @@ def test_refusals_that_need_no_jax(arguments, words):
     ([DEXML, "--config.train.batchsize=3"], "did you mean 'train.batch_size'?"),
     ([DEXML, "--config.train=3"], "config.train is a section"),
     ([DEXML, "--config.train.batch_size=many"], "train.batch_size = 'many' is not a whole number"),
-    ([DEXML, "--config.train.num_epochs=1.5"], "train.num_epochs = '1.5' is not a whole number"),
     ([DEXML, "--config.train.learning_rate=fast"], "train.learning_rate = 'fast' is not a number"),
     ([DEXML, "--config.encoder.remat=perhaps"], "encoder.remat = 'perhaps' is not True or False"),
     ([DEXML, "train"], "'train' is not understood"),
+    ([DEXML, "--mode=prepare", "--config.data.path=" + "x" * 300], "File name too long"),
+    ([DEXML, "--mode=prepare", "--config.data.path=\udcff\udcfe"], "no such file"),
+    ([DEXML, "--mode=prepare", "--config.data.path=~no-such-user/x"], "begins with '~'"),
     ([DEXML, "--work_dir=x"], "did you mean: workdir? (see --help)"),
     ([DEXML, "--data.path=x"], "flag 'data.path'; did you mean --config.data.path?"),
     ([DEXML, "--config.data.path="], "--config.data.path is empty; give a file or a folder"),
-    ([DEXML, "--mode=test"], "--mode=test: value should be one of"),
     ([DEXML, "--backend=scann"], "--mode=train does not use --backend; set --config.eval.backend, or"),
     ([DEXML, "--mode=plan", "--input=x"], "--mode=plan does not use --input; leave it out"),
     (["--config.train.seed=1", DEXML], "before a value for --config"),
@@ -192,23 +185,17 @@ def test_refusals_of_a_config(command, arguments, words):
 FAULTS = [
   ("def get_config(:\n  pass\n", "mine.py, line 1: invalid syntax"),
   ("def get_config():\n  return {}['x']\n", "mine.py, line 2: KeyError: 'x'"),
-  ("def get_config():\n  raise ValueError('two\\nlines')\n", "mine.py, line 2: "),
   ("import nowhere_at_all\n", "mine.py, line 1: ModuleNotFoundError: No module named 'nowhere_at_all'"),
-  ("import experiments.none\n", "mine.py, line 1: ModuleNotFoundError"),
   ("raise RuntimeError\n", "mine.py, line 1: RuntimeError"),
   ("open('nowhere.txt')\n", "No such file or directory: 'nowhere.txt'"),
-  ("def get_config():\n  open('nowhere.txt')\n", "mine.py, line 2: No such file or directory"),
   ("value = 1\n", "has no attribute 'get_config'"),
   ("def get_config():\n  pass\n", "get_config() gave None"),
-  ("def get_config():\n  return 3\n", "get_config() gave 3"),
   ("def get_config():\n  return {'name': 'x'}\n", "get_config() gave {'name': 'x'}; it must "),
   ("c.train.batchsize = 3", "config has no key 'train.batchsize'; did you mean 'train.batch_size'?"),
   ("c.trian.batch_size = 3", "mine.py, line 4: AttributeError"),
   ("c.train.batch_size = 'x'", "mine.py, line 4: TypeError"),
-  ("c.train = 3", "mine.py, line 4: TypeError: Could not override field 'train'"),
   ("c.train.batch_size = None", "train.batch_size = None is not a whole number"),
   ("c.eval.every_epochs = float('inf')", "eval.every_epochs = inf"),
-  ("c.encoder.name = ' '", "encoder.name is empty"),
   ("raise SystemExit(0)\n", ""),
 ]
 # A process each: every fourth of them, and the rest among the slow tests.
@@ -310,12 +297,6 @@ def test_two_trainings_in_one_folder(command, folder, tmp_path):
   with locks.in_use(tmp_path):
     line = command(*training(folder), f"--workdir={tmp_path}").line()
   assert re.search(rf": process {os.getpid()} on \S+ trains in this folder; wait for it, or stop it$", line)
-
-
-@pytest.mark.parametrize("flag", [DEXML, "--k=3"])
-def test_evaluate_takes_nothing_that_it_would_ignore(command, trained, flag):
-  line = command("--mode=evaluate", f"--workdir={trained}", flag).line()
-  assert "takes its settings from the run" in line and f"leave {flag.partition('=')[0]} out" in line
 
 
 def test_serving_without_its_libraries_says_what_to_install(command, trained, monkeypatch):
@@ -706,19 +687,6 @@ def test_closed_standard_streams_are_the_null_device(closed):
   shell = f"'{sys.executable}' -c '{program}' {closed}"
   ended = subprocess.run(["bash", "-c", shell], cwd=ROOT, input=b"", capture_output=True, timeout=60)
   assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (0, b"", b"")
-
-
-@pytest.mark.slow
-def test_a_plan_needs_no_device():
-  """One that JAX would look for is not there."""
-  arguments = [f"{DEXML}:lf_amazontitles_131k", "--mode=plan", "--config.mesh.data=64"]
-  ended = child(arguments, JAX_PLATFORMS="nowhere")
-  assert ended.returncode == 0, ended.stderr
-  assert "64 x h100 (mesh.data 64 x mesh.label 1)" in ended.stdout
-  arguments += ["--config.mesh.data=1", "--config.plan.chip=v5e", "--config.method.label_chunk=65536"]
-  ended = child(arguments, JAX_PLATFORMS="nowhere")
-  assert ended.returncode and "131,073 labels" in ended.stderr and not ended.stdout
-  assert ended.stderr.splitlines()[-1].startswith("error: method.label_chunk = 65536 does not fit: ")
 
 
 def test_a_plan_counts_data_that_are_here_unless_it_is_told_sizes(command, folder, tmp_path, monkeypatch):

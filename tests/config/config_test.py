@@ -7,17 +7,14 @@ import json
 import math
 import re
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
 from xmc_jax import config as configs
 from xmc_jax import data, methods, models
 from xmc_jax import plan as plans
 from xmc_jax.config import checks
 from xmc_jax.config.defaults import KEYS, keys_of
-from xmc_jax.config.keys import LARGEST
 from xmc_jax.data.formats.source import Options
 from xmc_jax.errors import ConfigError
 
@@ -259,7 +256,14 @@ def test_keys_that_a_config_file_adds_or_lacks():
   assert "config.train is a section" in refusal(methods.check_config, config)
 
 
-@pytest.mark.parametrize("config", [None, 3, "x", [], object(), methods.default_config().to_dict()])
+def test_a_value_that_ml_collections_requires():
+  config = methods.default_config()
+  with config.ignore_type():
+    config.train.seed = config_dict.required_placeholder(int)
+  assert "gave values that cannot be read (RequiredValueError" in refusal(methods.check_config, config)
+
+
+@pytest.mark.parametrize("config", [None, 3, methods.default_config().to_dict()])
 def test_what_is_no_config(config):
   assert "get_config() gave" in refusal(methods.check_config, config)
 
@@ -357,12 +361,6 @@ def test_steps(epochs, per_epoch, expected):
   assert found == expected and isinstance(found, int)
 
 
-@hypothesis.given(st.floats(0, LARGEST), st.integers(1, 10**9))
-def test_a_duration_is_never_lost(epochs, per_epoch):
-  found = configs.steps(epochs, per_epoch)
-  assert found == 0 if epochs == 0 else found >= 1 and abs(found - epochs * per_epoch) <= 1 + found * 1e-12
-
-
 def test_differences():
   old = {"a": 1, "b": {"c": 2, "d": {"e": "x"}}, "f": 3}
   assert configs.differences(old, json.loads(json.dumps(old))) == []
@@ -404,20 +402,13 @@ def test_a_setting_of_another_method_is_told_whose_it_is():
     (b"\xff\xfe\x00", "not readable as a run's config"),
     (b"[" * 100_000, "not readable as a run's config"),
     (b"{}", "it holds no keys"),
-    (b"null", "it holds no keys"),
-    (b"[1]", "it holds no keys"),
-    (b'"text"', "it holds no keys"),
     (b'{"train": 3}', "config.train is a section"),
-    (b'{"train": null}', "config.train is a section"),
     (b'{"train": {"seed": {"a": 1}}}', "train.seed"),
     (b'{"train": {"seed": NaN}}', "train.seed = nan is not a whole number"),
-    (b'{"train": {"learning_rate": NaN}}', "train.learning_rate = nan"),
     (b'{"train": {"learning_rate": 1e999}}', "train.learning_rate = inf"),
     (b'{"train": {"batch_size": "8"}}', "train.batch_size = '8' is not a whole number"),
-    (b'{"train": {"batch_size": 0}}', "train.batch_size = 0"),
     (b'{"train": {"batchsize": 1}}', "did you mean 'train.batch_size'?"),
     (b'{"a.b": 1}', ""),
-    (b'{"": 1}', ""),
   ],
 )
 def test_read_of_damaged_files(tmp_path, content, words):
