@@ -30,7 +30,6 @@ def test_writes_run_in_order_beside_the_caller():
   may_go_on.set()
   background.wait()
   assert done == ["slow", "quick"]
-  background.close()
   at_once = Background(in_thread=False)
   at_once.run(lambda: done.append("at once"))
   assert done[-1] == "at once"
@@ -50,11 +49,11 @@ def test_an_error_is_raised_once_by_what_waits_and_nothing_is_written_after_it(c
     raise ValueError("of the block")
   assert "a checkpoint was not written: the disk is full" in capfd.readouterr().err
   for left_by in (None, StopRequested):  # a stop relies on what it saved
+    background = Background(in_thread=True)
     background.run(fail)
     with pytest.raises(UserError, match="the disk is full"), background.finished():
       if left_by:
         raise left_by
-  background.close()
 
 
 def test_what_a_step_overwrites_is_saved_as_it_was(tmp_path):
@@ -78,7 +77,6 @@ def test_what_a_step_overwrites_is_saved_as_it_was(tmp_path):
         checkpoints.record.skipped += 1  # belongs to the next save
         has_run.set()
     assert checkpoints.latest() == 6
-    checkpoints.close()
   for step in (3, 6):
     written = [StepFolder(workdir / "checkpoints", read_only=True) for workdir in folders.values()]
     saved = [checkpoints.restore(step, state(0)) for checkpoints in written]
@@ -104,4 +102,3 @@ def test_a_full_disk_is_named_by_the_next_save(tmp_path, monkeypatch):
   checkpoints.save(state(6), {}, {})
   with pytest.raises(UserError, match=r"No space left on device.*; the last good checkpoint is step 3"):
     checkpoints.save(state(9), {}, {})
-  checkpoints.close()

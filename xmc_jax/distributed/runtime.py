@@ -9,7 +9,7 @@ import re
 import resource
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import numpy as np
@@ -157,6 +157,13 @@ def barrier(name: str) -> None:
   """Waits until every process has called this."""
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(name)
+
+
+def on_main_process(act: Callable[[], object], name: str) -> None:
+  """Calls `act` in the main process; the others wait for it."""
+  if is_main_process():
+    act()
+  barrier(name)
 
 
 @contextlib.contextmanager

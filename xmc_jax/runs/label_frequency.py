@@ -127,9 +127,7 @@ def fit(trained: "Trained") -> None:
     f"label frequency has weight {chosen.weight:g}: {100 * values[best]:.2f} {metric} on {len(validation):,} "
     f"rows, within one standard error of the best"
   )
-  if runtime.is_main_process():
-    chosen.save(path)
-  runtime.barrier("frequency")
+  runtime.on_main_process(lambda: chosen.save(path), "frequency")
 
 
 def first_as_good(earned: np.ndarray) -> int:

@@ -98,9 +98,7 @@ def _fit_key_weight(trained: "Trained") -> None:
   if path.exists():
     return
   chosen = choose_key_weight(trained)
-  if runtime.is_main_process():
-    chosen.save(path)
-  runtime.barrier("key memory")
+  runtime.on_main_process(lambda: chosen.save(path), "key memory")
 
 
 def _fit_tree(trained: "Trained") -> None:
@@ -117,9 +115,8 @@ def _fit_tree(trained: "Trained") -> None:
     run.data.train.filter[rows],
     depth=settings.fusion_depth,
   )
-  if runtime.is_main_process():
-    cast(Tree, fusion.tree).save(path)  # `fit` has set it
-  runtime.barrier("fusion")
+  tree = cast(Tree, fusion.tree)  # `fit` has set it
+  runtime.on_main_process(lambda: tree.save(path), "fusion")
 
 
 def _fusion(trained: "Trained", tree: Tree | None = None) -> Fusion:

@@ -45,8 +45,7 @@ def train(run: Run, writer: MetricWriter, stop: Stop | None = None, last_step: i
   checkpoints = Checkpoints(
     run.workdir, run.config.checkpoint.keep, _saves_in_background(run.config.checkpoint.in_background)
   )
-  with contextlib.closing(checkpoints):
-    _train(run, writer, stop, step, min(last_step or total_steps, total_steps), checkpoints)
+  _train(run, writer, stop, step, min(last_step or total_steps, total_steps), checkpoints)
 
 
 def _train(

@@ -112,7 +112,7 @@ class Checkpoints:
     self._background.run(lambda: self._best.save(step, trained, {}, record))
 
   def finished(self) -> contextlib.AbstractContextManager[None]:
-    """Waits for all saves when the block ends.
+    """Waits for all saves when the block ends; then there are no more.
 
     Raises:
       UserError: one of them failed.
@@ -123,10 +123,6 @@ class Checkpoints:
     """Refuses a training if the disk has no room for a step and the best parameters."""
     num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves((state, state.params, state.extra_state)))
     atomic.check_room(self._newest.folder.parent, num_bytes, "a checkpoint with the best parameters")
-
-  def close(self) -> None:
-    """Waits for saves and ends their thread; raises what `finished` does."""
-    self._background.close()
 
   def _copied(self, tree: PyTree) -> PyTree:
     """Returns arrays that the next step does not overwrite, where they are written in the background."""

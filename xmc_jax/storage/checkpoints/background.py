@@ -11,8 +11,8 @@ class Background:
   """Runs writes one after the other: in a thread, or at once.
 
   Args:
-    in_thread: whether writes run in a thread. If one fails, those after it are left out, and the next `wait`,
-      `finished` or `close` raises its error.
+    in_thread: whether writes run in a thread. If one fails, those after it are left out, and the next `wait`
+      or `finished` raises its error.
   """
 
   def __init__(self, in_thread: bool):
@@ -41,7 +41,7 @@ class Background:
 
   @contextlib.contextmanager
   def finished(self) -> Iterator[None]:
-    """Waits for all writes when the block ends.
+    """Waits for all writes when the block ends, and ends the thread.
 
     Raises:
       Exception: a write failed, also if the block ends by a stop request. If the block fails itself, its
@@ -55,7 +55,11 @@ class Background:
     except BaseException:  # a stop: what it wanted to save must be on the disk
       self.wait()
       raise
-    self.wait()
+    else:
+      self.wait()
+    finally:
+      if self._thread:
+        self._thread.shutdown()
 
   def note_failure(self) -> None:
     """Waits for all writes, and prints the error of the first that failed."""
@@ -63,11 +67,3 @@ class Background:
       self.wait()
     except Exception as error:
       say(f"a checkpoint was not written: {error}")
-
-  def close(self) -> None:
-    """Waits for all writes, and ends the thread."""
-    try:
-      self.wait()
-    finally:
-      if self._thread:
-        self._thread.shutdown()

@@ -34,7 +34,7 @@ class StepFolder:
     self._read_only = read_only
     if not read_only:
       with atomic.writing(self.folder):
-        _on_main(self._clean_up, "cleaned up steps")
+        runtime.on_main_process(self._clean_up, "cleaned up steps")
 
   def path_of(self, step: int) -> pathlib.Path:
     return self.folder / str(step)
@@ -72,7 +72,7 @@ class StepFolder:
     """
     path, unfinished = self.path_of(step), self.folder / f"unfinished-{step}"
     if _from_main(lambda: step in self.finished()):
-      _on_main(lambda: checksums.update_record(path, record), "updated record")
+      runtime.on_main_process(lambda: checksums.update_record(path, record), "updated record")
       return
 
     def finish() -> None:
@@ -84,14 +84,14 @@ class StepFolder:
       atomic.check_room(self.folder, _num_bytes((state, refreshed)), f"the checkpoint of step {step}")
       with atomic.writing(path):
         arrays.write(unfinished, state, refreshed)
-        _on_main(finish, "finished step")
+        runtime.on_main_process(finish, "finished step")
     except (UserError, ValueError) as error:
       if runtime.is_main_process():
         self._remove("unfinished-*")  # as of a full disk
       if not isinstance(error, UserError):
         raise
       raise UserError(f"{error}; {self.last_good()}") from None
-    _on_main(lambda: self._delete(self.finished()[: -self._keep]), "deleted steps")
+    runtime.on_main_process(lambda: self._delete(self.finished()[: -self._keep]), "deleted steps")
 
   def restore(self, step: int, state: PyTree) -> tuple[PyTree, PyTree, dict[str, Any]]:
     """Reads `(state, refreshed, record)` of one step; see `arrays.restore`."""
@@ -107,7 +107,9 @@ class StepFolder:
 
   def delete_after(self, step: int) -> None:
     """Deletes steps after this one, which a killed process left: the run goes on from this one."""
-    _on_main(lambda: self._delete([later for later in self.finished() if later > step]), "deleted steps")
+    runtime.on_main_process(
+      lambda: self._delete([later for later in self.finished() if later > step]), "deleted steps"
+    )
 
   def _latest_valid(self) -> int:
     damaged = set()
@@ -142,13 +144,6 @@ class StepFolder:
     self.folder.mkdir(parents=True, exist_ok=True)
     self._remove("unfinished-*")
     self._remove("deleted-*")
-
-
-def _on_main(act: Callable[[], None], name: str) -> None:
-  """Calls `act` in the main process; the others wait for it."""
-  if runtime.is_main_process():
-    act()
-  runtime.barrier(name)
 
 
 def _from_main(look: Callable[[], int]) -> int:
