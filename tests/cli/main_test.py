@@ -305,11 +305,6 @@ def test_serving_without_its_libraries_says_what_to_install(command, trained, mo
   assert line.endswith('pip install "xmc_jax[serve]"') and "uvicorn" in line
 
 
-def test_a_folder_trained_with_other_settings_is_refused(command, folder, trained):
-  workdir = f"--workdir={trained}"
-  line = command(*training(folder, **{"train.seed": 5}), workdir).line()
-  assert "holds a run with other settings" in line and "--workdir=ANOTHER_FOLDER" in line
-
 
 def test_places_that_cannot_be_written(command, folder, trained, tmp_path):
   (tmp_path / "file").write_text("")

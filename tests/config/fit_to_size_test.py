@@ -12,7 +12,7 @@ import tiny_runs
 
 from tests.golden_test import PRESETS
 from xmc_jax import config as configs
-from xmc_jax import data, methods, plan
+from xmc_jax import data, methods
 from xmc_jax.cli import commands
 from xmc_jax.config import checks, fit_to_size
 from xmc_jax.distributed import sharding
@@ -266,14 +266,6 @@ def test_preparing_and_planning_say_the_same(folder, capsys):
   commands.plan(small(folder, **{"plan.num_labels": 60}), reads_data=False)  # nobody said how many points
   assert lines(capsys) == ["note: fitted to 60 labels: eval.k=60"]
 
-
-@pytest.mark.parametrize("name", [name for name in PRESETS if name.endswith("-debian")])
-def test_every_default_can_be_planned_for_300_rows_and_40_labels(name):
-  config = fit_to_size.fitted(PRESETS[name][0].get_config(), 300, 40)
-  config.plan.num_points, config.plan.num_labels = 300, 40
-  made_plan = plan.plan(config, plan.sizes_of(config))
-  plan.check(made_plan)
-  assert made_plan.steps_per_epoch >= 16  # a plan counts the rows held out
 
 
 @pytest.fixture

@@ -37,11 +37,6 @@ def test_scalars_are_never_split():
   assert found.params["w"] == found.opt_state[1]["w"] == PartitionSpec("data")
 
 
-def test_path_names_of_dicts_fields_and_positions():
-  state = TrainState(np.zeros(1), {"a": {"b": np.zeros(1)}}, (np.zeros(1),), {})
-  names = {mesh.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)}
-  assert names == {"step", "params/a/b", "opt_state/0"}
-
 
 # By case of methods_test: the arrays that are split, and over what. All others are whole on every device.
 EVERYWHERE = (mesh.LABEL_ROWS,)
@@ -71,12 +66,6 @@ def test_methods_split_arrays_with_a_row_per_label_or_cluster(tmp_path):
     split = {mesh.path_name(path): tuple(leaf.spec) for path, leaf in leaves if any(leaf.spec)}
     assert split == SPLIT.get(name, {}), name
 
-
-@pytest.mark.parametrize("size", [(1, 1), (2, 1), (1, 4), (2, 4)])
-def test_make_names_its_axes(size):
-  made = mesh.make(*size)
-  assert made.axis_names == ("data", "label") and made.devices.shape == size
-  assert dict(made.shape) == dict(zip(("data", "label"), size))
 
 
 def test_a_batch_is_split_over_data_where_it_has_rows():

@@ -129,16 +129,6 @@ def test_reading_makes_no_folder(tmp_path):
   assert not (tmp_path / "none").exists()
 
 
-def test_a_damaged_description_is_named_by_checksums_alone(tmp_path, caplog, capfd):
-  StepFolder(tmp_path).save(30, _state(), {}, HOST)
-  (tmp_path / "30" / "_CHECKPOINT_METADATA").write_bytes(b"garbage{")
-  caplog.clear()
-  capfd.readouterr()
-  assert StepFolder(tmp_path, read_only=True).latest_valid() is None  # which leaves it where it is
-  assert not caplog.records
-  (line,) = capfd.readouterr().err.splitlines()
-  assert "30: this checkpoint is damaged (_CHECKPOINT_METADATA" in line
-
 
 _FILES = ("state/manifest.ocdbt", "state/_METADATA")
 _WAYS = [(file, how) for file in _FILES for how in ("gone", "empty", "garbage")]

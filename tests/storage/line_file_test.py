@@ -55,10 +55,6 @@ def test_a_killed_writer_is_gone_on_with_in_whole_blocks(killed_at, kept, tmp_pa
   assert content(path) == list(range(10))
 
 
-def test_what_is_made_of_something_else_begins_anew(killed):
-  assert write(killed, 10, made_of={**MADE_OF, "settings": [6, ""]}) == 0
-  assert content(killed) == list(range(10))
-
 
 def test_a_kill_while_it_begins_anew_does_not_pass_old_lines_off_as_new(killed, monkeypatch):
   path, write_text = killed, pathlib.Path.write_text
