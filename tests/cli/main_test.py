@@ -305,7 +305,6 @@ def test_serving_without_its_libraries_says_what_to_install(command, trained, mo
   assert line.endswith('pip install "xmc_jax[serve]"') and "uvicorn" in line
 
 
-
 def test_places_that_cannot_be_written(command, folder, trained, tmp_path):
   (tmp_path / "file").write_text("")
   for workdir in ("file/run", "file"):

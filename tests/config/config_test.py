@@ -179,17 +179,30 @@ def test_mesh(batch, devices, nearest):
   methods.check_config(made(**{"train.batch_size": devices * 3, "mesh.data": devices}))
 
 
-def test_more_hard_negatives_than_are_listed():
-  assert_refused(
-    {"method.labels": "in_batch", "method.num_hard_negatives": 101},
-    "method.num_hard_negatives = 101 is more than method.shortlist_size = 100",
-  )
+GRU = BAG | {"encoder.name": "gru"}
 
 
-@pytest.mark.parametrize("kind", ["random", "hard", "fresh"])
-def test_negatives_beside_all_labels(kind):
-  key = f"method.num_{kind}_negatives"
-  assert_refused({key: 5}, f"{key} = 5", "method.labels = 'all'")
+@pytest.mark.parametrize(
+  "wrong, words",
+  [
+    (
+      {"method.labels": "in_batch", "method.num_hard_negatives": 101},
+      "more than method.shortlist_size = 100",
+    ),
+    ({"method.num_random_negatives": 5}, "method.labels = 'all'"),
+    ({"method.num_hard_negatives": 5}, "method.labels = 'all'"),
+    ({"method.num_fresh_negatives": 5}, "method.labels = 'all'"),
+    ({"data.num_validation": 0, "train.early_stop_evals": 3}, "needs validation rows"),
+    ({**BAG, "encoder.pooling": "cls"}, "'bag' is a mean over all tokens"),
+    ({**BAG, "encoder.num_layers": 2}, "'bag' has no layers to count"),
+    ({**BAG, "encoder.num_frozen_layers": 1}, "'bag' has no layers to count"),
+    ({**BAG, "encoder.attention_dropout": 0.1}, "'bag' has no attention"),
+    ({**GRU, "encoder.width": 7}, "encoder.width=8"),
+  ],
+)
+def test_settings_that_clash(wrong, words):
+  *_, key = wrong
+  assert_refused(wrong, f"{key} = {wrong[key]!r}", words)
 
 
 @pytest.mark.parametrize("metric, depth", [("R@100", 100), ("R@10", 10), ("nDCG@5", 5), ("P@3", 3)])
@@ -197,29 +210,6 @@ def test_metric_deeper_than_what_is_kept(metric, depth):
   methods.check_config(made(**{"eval.metric": metric, "eval.k": depth}))
   wrong = {"eval.metric": metric, "eval.k": depth - 1}
   assert_refused(wrong, f"eval.metric = {metric!r}", f"eval.k = {depth - 1}")
-
-
-def test_early_stopping_without_validation_rows():
-  assert_refused({"train.early_stop_evals": 3, "data.num_validation": 0}, "train.early_stop_evals = 3")
-
-
-@pytest.mark.parametrize(
-  "wrong",
-  [
-    {"encoder.pooling": "cls"},
-    {"encoder.num_layers": 2},
-    {"encoder.num_frozen_layers": 1},
-    {"encoder.attention_dropout": 0.1},
-  ],
-)
-def test_a_bag_has_no_layers_and_no_attention(wrong):
-  (key, value), *_ = wrong.items()
-  assert_refused(BAG | wrong, f"{key} = {value!r}", "bag")
-  methods.check_config(made(**wrong))
-
-
-def test_a_gru_has_an_even_width():
-  assert_refused(BAG | {"encoder.name": "gru", "encoder.width": 7}, "encoder.width = 7", "encoder.width=8")
 
 
 # Keys.

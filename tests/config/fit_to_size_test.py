@@ -267,7 +267,6 @@ def test_preparing_and_planning_say_the_same(folder, capsys):
   assert lines(capsys) == ["note: fitted to 60 labels: eval.k=60"]
 
 
-
 @pytest.fixture
 def small_table(tmp_path, monkeypatch):
   """A table of 300 rows and 40 labels; a small encoder stands where presets look for theirs."""

@@ -295,34 +295,6 @@ def test_a_programs_own_handler_of_sigterm_is_called(handlers):
   assert calls == [signal.SIGTERM] and not stop.requested(1)
 
 
-TESTS = """
-import os, pathlib, signal, time
-from xmc_jax.distributed.preemption import Stop
-
-def test_a_training_that_is_asked_to_stop():
-  stop = Stop(60.0)
-  with stop.listening(), stop.saving():
-    os.kill(os.getpid(), signal.SIGTERM)
-    deadline = time.monotonic() + 10
-    while not stop.requested(1):
-      assert time.monotonic() < deadline
-    stop.leave()
-
-def test_after_it():
-  pathlib.Path("went_on").touch()
-"""
-
-
-@pytest.mark.slow
-def test_sigterm_ends_pytest_and_fails_no_test(tmp_path):
-  (tmp_path / "stop_test.py").write_text(TESTS)
-  command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", "stop_test.py"]
-  paths = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
-  ended = command_lines.run(*command, folder=tmp_path, PYTHONPATH=paths)
-  assert ended.returncode == 143 and "SIGTERM" in ended.stdout, ended.stdout + ended.stderr
-  assert "failed" not in ended.stdout.lower() and not (tmp_path / "went_on").exists()
-
-
 @pytest.mark.parametrize("presses", [1, 2])
 def test_a_notebooks_process_is_interrupted_and_not_ended(presses, handlers):
   """Outside training at the first, in it at the second."""

@@ -37,7 +37,6 @@ def test_scalars_are_never_split():
   assert found.params["w"] == found.opt_state[1]["w"] == PartitionSpec("data")
 
 
-
 # By case of methods_test: the arrays that are split, and over what. All others are whole on every device.
 EVERYWHERE = (mesh.LABEL_ROWS,)
 SPLIT = {
@@ -65,7 +64,6 @@ def test_methods_split_arrays_with_a_row_per_label_or_cluster(tmp_path):
     leaves = jax.tree_util.tree_leaves_with_path(shardings)
     split = {mesh.path_name(path): tuple(leaf.spec) for path, leaf in leaves if any(leaf.spec)}
     assert split == SPLIT.get(name, {}), name
-
 
 
 def test_a_batch_is_split_over_data_where_it_has_rows():

@@ -129,7 +129,6 @@ def test_reading_makes_no_folder(tmp_path):
   assert not (tmp_path / "none").exists()
 
 
-
 _FILES = ("state/manifest.ocdbt", "state/_METADATA")
 _WAYS = [(file, how) for file in _FILES for how in ("gone", "empty", "garbage")]
 DAMAGE = [

@@ -55,7 +55,6 @@ def test_a_killed_writer_is_gone_on_with_in_whole_blocks(killed_at, kept, tmp_pa
   assert content(path) == list(range(10))
 
 
-
 def test_a_kill_while_it_begins_anew_does_not_pass_old_lines_off_as_new(killed, monkeypatch):
   path, write_text = killed, pathlib.Path.write_text
   path.with_name("out.jsonl.part").write_text("old\n" * 9)

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-from collections.abc import Iterator
 
 from xmc_jax.errors import UserError
 
@@ -16,17 +15,12 @@ def check(workdir: pathlib.Path) -> None:
     UserError: there is such a link; the message names it.
   """
   home = workdir.resolve()
-  for path in _entries(workdir):
-    if path.is_symlink() and not (target := pathlib.Path(os.path.realpath(path))).is_relative_to(home):
-      raise UserError(
-        f"{path} is a link that leads out of the run's folder, to {target}, and a command may write there; "
-        "replace it by what it points to, or make the whole folder a link"
-      )
-
-
-def _entries(workdir: pathlib.Path) -> Iterator[pathlib.Path]:
-  """Yields all paths in the folder and below it; links are not followed."""
-  for folder, folders, files in os.walk(workdir):
+  for folder, folders, files in os.walk(workdir):  # it follows no links
     if pathlib.Path(folder) == workdir:
       folders[:] = [name for name in folders if name not in _READ_ONLY]
-    yield from (pathlib.Path(folder, name) for name in sorted((*folders, *files)))
+    for path in (pathlib.Path(folder, name) for name in sorted((*folders, *files))):
+      if path.is_symlink() and not (target := pathlib.Path(os.path.realpath(path))).is_relative_to(home):
+        raise UserError(
+          f"{path} is a link that leads out of the run's folder, to {target}, and a command may write there; "
+          "replace it by what it points to, or make the whole folder a link"
+        )
