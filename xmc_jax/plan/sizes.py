@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ml_collections
 import numpy as np
@@ -17,7 +17,6 @@ from xmc_jax.models.pretrained import describe
 
 _VOCABULARY = 30_522  # of a new table; a tokenizer trained on the data has nearly as many tokens
 _LABELS_PER_POINT = 5.0
-_MOST_COUNTS = 50_000_000  # log-priors of as many labels take 1.7 GB
 
 
 class Sizes(NamedTuple):
@@ -43,25 +42,6 @@ class Sizes(NamedTuple):
   source: str = "as given"
   graphs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
   are_counted: bool = False
-
-
-class LabelCounts:
-  """Stands in for the number of points of each label; takes memory only if a method computes with it.
-
-  Args:
-    num_labels: L.
-  """
-
-  def __init__(self, num_labels: int):
-    self._num_labels = num_labels
-
-  def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-    if self._num_labels > _MOST_COUNTS:
-      raise ConfigError(
-        f"plan.num_labels = {self._num_labels}: with the frequency of each label this can be planned for "
-        f"{_MOST_COUNTS} at most; set --config.plan.num_labels={_MOST_COUNTS}"
-      )
-    return np.ones(self._num_labels, dtype or np.int32)
 
 
 def sizes_of(config: ml_collections.ConfigDict, dataset: Dataset | None = None) -> Sizes:
