@@ -97,7 +97,6 @@ class Checkpoints:
     self._best = StepFolder(workdir / run_folder.BEST, keep=1)
     self.record = TrainingRecord()
     self._background = Background(in_background)
-    self._copy: TrainState | None = None  # of the step that is being saved
 
   def latest(self) -> int | None:
     """Returns the newest finished step, or None; waits for saves."""
@@ -142,20 +141,12 @@ class Checkpoints:
     """Saves this step; if it is saved already, updates only its record."""
     self._background.wait()  # so that there is one copy of a state at a time
     step, record = int(state.step), self.record.to_json(seconds)
-    self._copy = copied = self._copied(state)
-
-    def write() -> None:
-      self._newest.save(step, copied, refreshed, record)
-      self._copy = None
-
-    self._background.run(write)
+    copied = self._copied(state)
+    self._background.run(lambda: self._newest.save(step, copied, refreshed, record))
 
   def keep_best(self, state: TrainState) -> None:
     """Saves the parameters that the record calls the best so far."""
-    copy = self._copy  # of this step, unless it is written already
-    source = copy if copy is not None and int(copy.step) == int(state.step) else state
-    trained = {"params": source.params, "extra_state": source.extra_state}
-    trained = self._copied(trained) if source is state else trained
+    trained = self._copied({"params": state.params, "extra_state": state.extra_state})
     step = cast(int, self.record.best_step)  # the record has one: `state` is of that step
     record = {"best": self.record.best}
     self._background.run(lambda: self._best.save(step, trained, {}, record))
