@@ -361,14 +361,10 @@ def test_links_that_stay_are_no_matter(copied, tmp_path):
 @pytest.mark.parametrize(
   "key, value",
   [
-    ("method.name", "os"),
     ("method.name", "../../evil"),
     ("method.loss", "__import__('os').abort()"),
-    ("encoder.dtype", "lambda: 0"),
     ("eval.metric", "P@__import__('os').abort()"),
-    ("method.labels", "__import__('os').abort()"),
     ("train.seed", "__import__('os').abort()"),
-    ("train.seed", {"__class__": "os.abort"}),
     ("train.seed", ["!!python/object/apply:os.abort"]),
   ],
 )

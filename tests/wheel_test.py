@@ -76,23 +76,12 @@ def _command(installed, folder, *arguments):
   return command_lines.run(command, *arguments, folder=folder, PYTHONPATH=installed)
 
 
-def test_the_command_explains_itself(installed, tmp_path):
-  ended = _command(installed, tmp_path, "--help")
-  assert ended.returncode == 0, ended.stderr
-  assert "--config=experiments/dexml.py" in ended.stdout and "--workdir" in ended.stdout
-
-
 def test_experiments_and_bundled_data_come_with_it(installed, tmp_path):
   """Far from the repository: only what was installed is there."""
   ended = _command(installed, tmp_path, "--mode=prepare", "--config=experiments/ramen.py:debian")
   assert ended.returncode == 0, ended.stderr
   assert "LF-DebianTitles" in ended.stdout and "11,438" in ended.stdout
   assert {path.name for path in (installed / "experiments").glob("*.py")} >= {"common.py", "dexml.py"}
-
-
-def test_the_servers_page_comes_with_it(installed):
-  page = installed / "xmc_jax" / "serve" / "page"
-  assert {path.name for path in page.iterdir()} >= {"index.html", "page.css", "page.js", "icon.svg"}
 
 
 def test_a_config_of_ones_own_comes_first(installed, tmp_path):

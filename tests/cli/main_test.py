@@ -6,10 +6,8 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import types
 from unittest import mock
 
@@ -637,25 +635,6 @@ def test_a_broken_platform_is_one_line(monkeypatch):
 
 
 # Whole processes.
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_a_training_with_one_line(folder, tmp_path):
-  """Exit code 130, whatever is under way; with so small an epoch that is often a save."""
-  arguments = training(folder, **{"train.num_epochs": 100_000, "eval.every_epochs": 0.0})
-  process = command_lines.started([*arguments, "--workdir=run"], tmp_path)
-  try:
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "run" / "checkpoints").glob("[0-9]*")) and process.poll() is None:
-      assert time.monotonic() < deadline
-      time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-  finally:
-    process.kill()
-  assert process.returncode == 130
-  assert out == "" and "Traceback" not in err and "Exception" not in err
-  assert re.search(r"^(stopped at step [\d,]+ of [\d,]+|interrupted); the same command goes on", err, re.M)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import csv
 import json
 import pathlib
-import shutil
 from unittest import mock
 
 import numpy as np
@@ -224,17 +223,6 @@ def test_a_killed_beginning_keeps_what_it_made(folder, tmp_path, monkeypatch):
   create.create(config, tmp_path / "other", MetricWriter(tmp_path / "other"))
   assert chosen(methods.read_config(tmp_path / "other" / "config.json")) == (19, 60, 8)
   assert (tmp_path / "other" / "tokenizer.json").stat().st_mtime_ns == tokenizer
-
-
-def test_runs_of_before_go_on_with_their_numbers(folder, run, tmp_path, capsys):
-  """Numbers that a run's config.json has are its own, whatever is chosen today."""
-  old = shutil.copytree(run, tmp_path / "old")
-  stored = json.loads((old / "config.json").read_text())
-  stored["data"]["num_validation"], stored["train"]["batch_size"] = 20, 1024
-  (old / "config.json").write_text(json.dumps(stored))
-  assert len(runs.reopen(old).data.validation) == 20
-  found = create.create(small(folder, **{"train.num_epochs": 1}), old, MetricWriter(old)).config
-  assert chosen(found) == (20, 60, 1024)
 
 
 @pytest.mark.slow

@@ -195,13 +195,6 @@ def _wait_for(asked):
     time.sleep(0.001)
 
 
-def test_nothing_is_asked_unless_a_signal_comes():
-  stop = Stop(1.0)
-  with stop.listening(), stop.saving():
-    assert not stop.requested(1)
-    stop.check()
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_heard_and_handlers_are_put_back(number, handlers, capfd):
   for each in SIGNALS:

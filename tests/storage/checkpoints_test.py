@@ -50,18 +50,12 @@ def test_state_refreshed_data_and_record_come_back(tmp_path):
   _assert_same(refreshed, REFRESHED)
 
 
-def test_nothing_refreshed_is_nothing_restored(tmp_path):
-  checkpoints = StepFolder(tmp_path)
-  checkpoints.save(1, _state()._replace(extra_state={}), {}, {"best": None})
-  state, refreshed, host = checkpoints.restore(1, _state()._replace(extra_state={}))
-  assert refreshed == {} and host == {"best": None} and state.extra_state == {}
-
-
 def test_a_state_is_restored_where_its_template_lies(tmp_path):
   checkpoints = _saved(tmp_path, 1)
   places = sharding.shard_tree(_state(), (("word", ("data",)), (".*", ())), sharding.make(2, 1))
   template = jax.device_put(_state(0.0), places)
-  state, _, _ = checkpoints.restore(1, template)
+  state, refreshed, _ = checkpoints.restore(1, template)
+  assert refreshed == {}
   _assert_same(state, _state())
   for found, wanted in zip(jax.tree.leaves(state), jax.tree.leaves(template), strict=True):
     assert found.sharding.is_equivalent_to(wanted.sharding, found.ndim)
@@ -129,43 +123,11 @@ def test_reading_makes_no_folder(tmp_path):
   assert not (tmp_path / "none").exists()
 
 
-_FILES = ("state/manifest.ocdbt", "state/_METADATA")
-_WAYS = [(file, how) for file in _FILES for how in ("gone", "empty", "garbage")]
-DAMAGE = [
-  *(("state", "gone"), ("state/_METADATA", "garbage")),
-  *(pytest.param(*way, marks=pytest.mark.slow) for way in _WAYS if way != ("state/_METADATA", "garbage")),
-]
-
-
-@pytest.mark.parametrize(("victim", "how"), DAMAGE)
-def test_damage_is_one_line_that_names_the_step(victim, how, tmp_path):
-  StepFolder(tmp_path).save(30, _state(), {}, HOST)
-  path = tmp_path / "30" / victim
-  if path.is_dir():
-    shutil.rmtree(path)
-  elif how == "gone":
-    path.unlink()
-  else:
-    path.write_bytes(b"" if how == "empty" else b"\x00garbage{")
-  checkpoints = StepFolder(tmp_path)
-  for restore in (
-    lambda: checkpoints.restore(30, _state()),
-    lambda: checkpoints.restore_trained(30, ((".*", ()),), sharding.make()),
-  ):
-    try:
-      restore()
-    except UserError as error:
-      message = str(error)
-      assert f"{tmp_path}/30: this checkpoint cannot be read" in message and "\n" not in message
-      assert "delete its folder" in message
-    else:  # a description that is gone is made good by the template
-      assert (victim, how) == ("state/_METADATA", "gone")
-
-
 def test_a_checkpoint_of_other_shapes_is_refused(tmp_path):
   checkpoints = _saved(tmp_path, 1)
   other = _state()._replace(params={"encoder": {"word": jnp.zeros((2, 3)), "more": jnp.zeros(2)}})
-  with pytest.raises(UserError, match="1: this checkpoint cannot be read"):
+  wanted = r"1: this checkpoint cannot be read \(.*\); delete its folder to go on from the one before$"
+  with pytest.raises(UserError, match=wanted):
     checkpoints.restore(1, other)
 
 
