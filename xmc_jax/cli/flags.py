@@ -77,30 +77,18 @@ DESCRIPTION = flags.DEFINE_string("description", "", "serve: a sentence below th
 EXAMPLE = flags.DEFINE_multi_string("example", [], "serve: a text to try on the page; may be repeated")
 
 _READING = re.compile(r"--config\.data\.(\w+)=(.*)", re.DOTALL)
-# Flags that only some modes use, and these modes.
-_CONFIG_MODES, _RANKING_MODES = ("prepare", "train", "plan"), ("evaluate", "predict")
+_CONFIG_MODES = ("prepare", "train", "plan")
 _OF_RUNS = ("compare", "combine")  # their arguments are folders of runs
-_USED_BY = {
-  "config": _CONFIG_MODES,
-  "workdir": ("prepare", "train", "plan", "evaluate", "predict", "export", "serve", "combine"),
-  "input": _RANKING_MODES,
-  "documents": ("predict",),
-  "threshold": ("predict", "serve"),
-  "k": ("predict", "serve"),
-  "host": ("serve",),
-  "port": ("serve",),
-  "allowed_hosts": ("serve",),
-  "title": ("serve",),
-  "description": ("serve",),
-  "example": ("serve",),
-  "distributed": (*_CONFIG_MODES, *_RANKING_MODES, "export", "compare"),
-  "output": (*_RANKING_MODES, "export", "compare"),
-  "add_labels": ("export", "predict", "serve"),
-  "max_text_length": ("serve",),
-  "scores": (*_RANKING_MODES, "export", "compare", "serve"),
-  "explain": ("predict",),
-  "backend": (*_RANKING_MODES, "serve"),
-  "checkpoint": ("evaluate",),
+# The flags that each mode uses.
+_USES = {
+  **dict.fromkeys(_CONFIG_MODES, "config workdir distributed"),
+  "evaluate": "workdir input output scores backend checkpoint distributed",
+  "predict": "workdir input output scores backend documents threshold k add_labels explain distributed",
+  "export": "workdir output scores add_labels distributed",
+  "compare": "output scores distributed",
+  "combine": "workdir",
+  "serve": "workdir scores backend threshold k add_labels host port allowed_hosts max_text_length title "
+  "description example",
 }
 
 
@@ -144,8 +132,8 @@ def check(argv: list[str]) -> None:
     config = methods.default_config()
     config.data.update(reading)
     methods.check_config(config)
-  for name, modes in _USED_BY.items():
-    if not flags.FLAGS[name].present or mode in modes:
+  for name in dict.fromkeys(" ".join(_USES.values()).split()):
+    if not flags.FLAGS[name].present or name in _USES[mode].split():
       continue
     if mode not in _CONFIG_MODES:
       folders = "the folders of runs" if mode in _OF_RUNS else "the run's folder"
