@@ -150,7 +150,10 @@ def local_rows(num_rows: int, mesh: Mesh, *axes: str) -> np.ndarray:
 
 def put_batch(batch: Batch, mesh: Mesh) -> Batch:
   """Moves a host batch to the devices, by `BATCH_RULES`."""
-  return jax.tree.map(place, batch, shard_tree(batch, BATCH_RULES, mesh))
+  layout = shard_tree(batch, BATCH_RULES, mesh)
+  if jax.process_count() == 1:
+    return jax.device_put(batch, layout)  # all arrays in one call, which takes less time
+  return jax.tree.map(place, batch, layout)
 
 
 def put_labels(groups: PyTree, mesh: Mesh) -> PyTree:
