@@ -1,4 +1,4 @@
-"""Kills of a training as they look from within its process."""
+"""Kills of a training, as they look from within its process and from outside."""
 
 import contextlib
 import itertools
@@ -7,6 +7,30 @@ import pathlib
 import pytest
 
 from xmc_jax.storage.checkpoints import StepFolder
+
+# The command line. After step $STOP process $WHO, or each, says so and sleeps $SLOW seconds, or gets $SIGNAL.
+DRIVER = """
+import os, signal, sys, time
+from xmc_jax import main
+from xmc_jax.training import loop
+
+stop, original = int(os.environ.get("STOP", 0)), loop.TrainStep.__call__
+own = os.environ.get("JAX_PROCESS_ID")
+
+def step(self, state, *args):
+  found = original(self, state, *args)
+  if stop and int(found[0].step) == stop and os.environ.get("WHO", own) == own:
+    if "SLOW" in os.environ:
+      print("step", stop, file=sys.stderr, flush=True)
+      time.sleep(float(os.environ["SLOW"]))
+    else:
+      os.kill(os.getpid(), int(os.environ.get("SIGNAL", signal.SIGKILL)))
+  return found
+
+loop.TrainStep.__call__ = step
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore Ctrl-C
+main.cli()
+"""
 
 
 class Killed(BaseException):

@@ -12,26 +12,8 @@ import processes
 import pytest
 import same_runs
 import tiny_runs
-from kills import newest_checkpoint
+from kills import DRIVER, newest_checkpoint
 
-# The command line; at step $STOP, if it is given, $SIGNAL comes to process $WHO, or to both.
-DRIVER = """
-import os, signal
-from xmc_jax import main
-from xmc_jax.training import loop
-
-stop, original = int(os.environ.get("STOP", 0)), loop.TrainStep.__call__
-own = os.environ.get("JAX_PROCESS_ID")
-
-def step(self, state, *args):
-  found = original(self, state, *args)
-  if stop and int(found[0].step) == stop and os.environ.get("WHO", own) == own:
-    os.kill(os.getpid(), int(os.environ.get("SIGNAL", signal.SIGKILL)))
-  return found
-
-loop.TrainStep.__call__ = step
-main.cli()
-"""
 SETTINGS = {
   "mesh.data": 2,
   "mesh.label": 2,

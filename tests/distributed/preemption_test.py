@@ -10,7 +10,7 @@ import time
 
 import pytest
 import tiny_runs
-from kills import newest_checkpoint
+from kills import DRIVER, newest_checkpoint
 from same_runs import assert_same_runs
 
 from tests import command_lines
@@ -22,25 +22,6 @@ from xmc_jax.runs import evaluate
 from xmc_jax.training import loop, one_run
 
 ROOT = pathlib.Path(__file__).parents[2]
-# The command line; its step waits where $SLOW says so, and says when it was there.
-DRIVER = """
-import os, signal, sys, time
-from xmc_jax import main
-from xmc_jax.training import loop
-
-original = loop.TrainStep.__call__
-
-def step(self, state, *args):
-  found = original(self, state, *args)
-  if int(found[0].step) == 4:
-    print("step 4", file=sys.stderr, flush=True)
-    time.sleep(float(os.environ.get("SLOW", 0)))
-  return found
-
-loop.TrainStep.__call__ = step
-signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore Ctrl-C
-main.cli()
-"""
 
 
 def _asked_in(patch, owner, name, at):
@@ -107,9 +88,10 @@ def test_asked_in_the_evaluation_that_ends_a_training(data, tmp_path, monkeypatc
   assert_same_runs(tmp_path / "undisturbed", tmp_path / "asked")
 
 
-def _start(workdir, config, **environment):
+def _start(workdir, config, SLOW="0"):
   command = [sys.executable, "-c", DRIVER, f"--config={config}", f"--workdir={workdir}"]
-  return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, **command_lines.PIPES)
+  environment = {**os.environ, "STOP": "4", "SLOW": SLOW}
+  return subprocess.Popen(command, cwd=ROOT, env=environment, **command_lines.PIPES)
 
 
 def _signalled(process, *numbers, every=0.0):
