@@ -160,11 +160,6 @@ def test_a_kill_while_lines_are_dropped_loses_nothing(tmp_path, monkeypatch):
   assert _steps(tmp_path) == [1, 2, 3]
 
 
-def test_nothing_to_drop(tmp_path):
-  _written(tmp_path)
-  assert not (tmp_path / "metrics.jsonl").exists()
-
-
 def _written(folder, *steps) -> MetricWriter:
   """A writer that has written a loss for each of the steps, and is closed."""
   voice = MetricWriter(folder)
