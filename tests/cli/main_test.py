@@ -125,7 +125,7 @@ def test_help_is_light_and_succeeds():
     (["--config"], "Missing value for flag --config"),
     (["--config=experiments"], "--config: Is a directory: 'experiments'"),
     (["--config.train.seed=1"], "--config is missing"),
-    (["--mode=predict", "--config.eval.k=2"], "from the run's folder; leave --config.eval.k out"),
+    (["--mode", "predict", "--config.eval.k=2"], "from the run's folder; leave --config.eval.k out"),
     ([f"{DEXML}:debain"], "did you mean 'debian' or"),
     ([f"{DEXML}:qqq"], "preset 'qqq' is unknown; for instance 'debian'; docs/methods.md has all 46"),
     (["--mode=trian"], "did you mean --mode=train?"),

@@ -97,9 +97,9 @@ def of_flags(argv: list[str], error: Exception, known: Mapping) -> str:
   """
   overrides = [found[2] for argument in argv if (found := _OVERRIDE.match(argument))]
   path, text = value_of("config", argv).partition(":")[0], str(error)
-  used = {"--mode=evaluate", "--mode=predict", "--mode=serve"} & set(argv)
-  if overrides and not path and used:
-    return f"{used.pop()} takes its settings from the run's folder; leave --config.{overrides[0]} out"
+  mode = value_of("mode", argv)
+  if overrides and not path and mode in ("evaluate", "predict", "serve"):
+    return f"--mode={mode} takes its settings from the run's folder; leave --config.{overrides[0]} out"
   if overrides and not path:
     return "--config is missing, but --config.KEY=VALUE changes it; for instance --config=experiments/auto.py"
   if isinstance(error, flags.UnrecognizedFlagError):

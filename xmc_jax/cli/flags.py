@@ -99,8 +99,7 @@ def parse(argv: list[str]) -> list[str]:
     UserError: a config file or an override cannot work.
   """
   argv = [argv[0], *map(_beside_package, argv[1:])]
-  mode = next((mode for mode in READS_INPUT if f"--mode={mode}" in argv), "")
-  keys = "|".join(READS_INPUT.get(mode, ()))
+  keys = "|".join(READS_INPUT.get(error_lines.value_of("mode", argv), ()))
   own = [argument for argument in argv if keys and re.match(rf"--config\.data\.({keys})=", argument)]
   argv = [argument for argument in argv if argument not in own]
   try:
