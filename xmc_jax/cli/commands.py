@@ -179,18 +179,7 @@ def serve(
 ) -> None:
   """Runs `--mode=serve`: serves a run over HTTP until it is stopped.
 
-  Args:
-    workdir: the run's folder.
-    host: the address to listen on.
-    port: its port; 0 takes one that is free.
-    k: labels per text where a request does not say.
-    allowed_hosts: names of a proxy before this server.
-    scores: what labels are ranked by; '' is the run's own.
-    backend: what searches the labels; '' is the run's own.
-    max_text_length: characters of a text; longer ones are refused.
-    threshold: the least score of a label where a request does not say.
-    add_labels: a file of labels to add, as `Model.load` reads it; '' adds none.
-    title, description, example: the page's, as in `PageText`.
+  Takes the flags of the same names (flags.py); `add_labels` as `Model.load` reads it.
 
   Raises:
     UserError: a library is missing, the port is in use, or the run cannot be opened.
