@@ -180,6 +180,14 @@ def test_refusals_of_a_config(command, arguments, words):
   assert words in command(*arguments).line()
 
 
+@pytest.mark.parametrize(
+  "given", [["--config=experiments/dexml.py:minilm"], ["--config", "experiments/dexml.py"]]
+)
+def test_experiments_are_found_from_any_folder(command, tmp_path, monkeypatch, given):
+  monkeypatch.chdir(tmp_path)
+  assert "train.seed = 'x' is not a whole number" in command(*given, "--config.train.seed=x").line()
+
+
 FAULTS = [
   ("def get_config(:\n  pass\n", "mine.py, line 1: invalid syntax"),
   ("def get_config():\n  return {}['x']\n", "mine.py, line 2: KeyError: 'x'"),

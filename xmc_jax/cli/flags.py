@@ -98,7 +98,7 @@ def parse(argv: list[str]) -> list[str]:
   Raises:
     UserError: a config file or an override cannot work.
   """
-  argv = [argv[0], *map(_beside_package, argv[1:])]
+  argv = _beside_package(argv)
   keys = "|".join(READS_INPUT.get(error_lines.value_of("mode", argv), ()))
   own = [argument for argument in argv if keys and re.match(rf"--config\.data\.({keys})=", argument)]
   argv = [argument for argument in argv if argument not in own]
@@ -172,10 +172,13 @@ def _known_keys(argv: list[str]) -> dict:
   return {key: declared.default for key, declared in keys_of().items()}
 
 
-def _beside_package(argument: str) -> str:
-  """Points `--config=experiments/...` to the file installed with the package, if none exists here."""
-  found = re.fullmatch(r"(--?config=)(experiments/[^:]+)(:.*)?", argument)
-  if not found or pathlib.Path(found[2]).exists():
-    return argument
-  installed = experiments.FOLDER.parent / found[2]
-  return f"{found[1]}{installed}{found[3] or ''}" if installed.is_file() else argument
+def _beside_package(argv: list[str]) -> list[str]:
+  """Points --config=experiments/... to the file installed with the package, if none exists here."""
+  given = error_lines.value_of("config", argv)
+  path, colon, preset = given.partition(":")
+  installed = experiments.FOLDER.parent / path
+  if not path.startswith("experiments/") or pathlib.Path(path).exists() or not installed.is_file():
+    return argv
+  spellings = (given, f"--config={given}", f"-config={given}")
+  found = f"{installed}{colon}{preset}"
+  return [text.removesuffix(given) + found if text in spellings else text for text in argv]
