@@ -58,7 +58,9 @@ def _on_all_rows(run: Run) -> Run:
     "train.minutes": 0.0,
   }
   folder = run.workdir / run_folder.REFIT
-  runtime.on_main_process(lambda: folder.mkdir(exist_ok=True), folder.name)
+  if runtime.is_main_process():
+    folder.mkdir(exist_ok=True)
+  runtime.barrier(folder.name)
   return Run(configs.changed(run.config, settings), folder, run.dataset)
 
 
