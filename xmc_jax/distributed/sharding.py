@@ -156,12 +156,6 @@ def put_batch(batch: Batch, mesh: Mesh) -> Batch:
   return jax.tree.map(place, batch, layout)
 
 
-def put_labels(groups: PyTree, mesh: Mesh) -> PyTree:
-  """Splits label texts over both axes, so that each text is encoded on one device only."""
-  sharding = NamedSharding(mesh, PartitionSpec(LABEL_ROWS))
-  return jax.tree.map(lambda leaf: place(leaf, sharding), groups)
-
-
 def to_host(array: Array) -> np.ndarray:
   """Copies a whole device array to numpy, on every process; explicitly, for a transfer guard to allow it."""
   if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):

@@ -240,7 +240,7 @@ def static_labels(batches: BatchBuilder, mesh: jax.sharding.Mesh) -> dict[str, A
   static: dict[str, Any] = {}
   if len(batches.label_columns):
     static["columns"] = sharding.place(batches.label_columns, sharding.replicated(mesh))
-    static["labels"] = sharding.put_labels(batches.label_groups, mesh)
+    static["labels"] = sharding.split_tree(batches.label_groups, mesh, *sharding.LABEL_ROWS)
   if batches.every_label:
-    static["every_label"] = sharding.put_labels(batches.every_label, mesh)
+    static["every_label"] = sharding.split_tree(batches.every_label, mesh, *sharding.LABEL_ROWS)
   return static
