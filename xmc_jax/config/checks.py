@@ -79,16 +79,11 @@ def name_faults(name: str, methods: Iterable[str]) -> Iterator[str]:
     yield f"method.name = {name!r:.60} is not one of {', '.join(methods)}; {hint}"
 
 
-def owners(key: str, methods: Mapping[str, Settings]) -> list[str]:
-  """Returns the names of the methods that have a setting, given by its dotted key."""
-  section, _, name = key.partition(".")
-  return [method for method in methods if section == "method" and name in methods[method].keys]
-
-
 def unknown_key(key: str, known: Iterable[str], methods: Mapping[str, Settings]) -> str:
   """Returns the fault for a key that a config does not have."""
   known = list(known)
-  if having := owners(key, methods):
+  section, _, name = key.partition(".")
+  if having := [method for method in methods if section == "method" and name in methods[method].keys]:
     names = " or ".join(map(repr, having))
     return f"config has no key {_shown(key)}: it is a setting of method.name = {names}"
   if below := [name for name in known if name.startswith(f"{key}.")]:
@@ -99,7 +94,6 @@ def unknown_key(key: str, known: Iterable[str], methods: Mapping[str, Settings])
   near = near or _nearest(key, known)
   if near:
     return f"config has no key {_shown(key)}; did you mean {' or '.join(map(repr, near))}?"
-  section = key.partition(".")[0]
   beside = [name for name in known if name.startswith(f"{section}.")]
   options = beside or dict.fromkeys(name.partition(".")[0] for name in known)
   return f"config has no key {_shown(key)}; there are {', '.join(options)}"
