@@ -21,18 +21,14 @@ class ArrayFile:
   def __init__(self, path: Path, dtype: npt.DTypeLike):
     self.length = 0
     self._dtype = np.dtype(dtype)
-    self._file = open(path, "wb")  # noqa: SIM115 (open until __exit__)
-
-  def __enter__(self) -> "ArrayFile":
+    self._file = open(path, "wb")  # noqa: SIM115 (open until `close`)
     self._write_header()
-    return self
 
-  def __exit__(self, kind: type | None, *_: object) -> None:
+  def close(self) -> None:
     with self._file:
-      if kind is None:
-        # numpy leaves room in the header for a longer shape, so the header can be rewritten in place.
-        self._file.seek(0)
-        self._write_header()
+      # numpy leaves room in the header for a longer shape, so the header can be rewritten in place.
+      self._file.seek(0)
+      self._write_header()
 
   def append(self, array: np.ndarray) -> None:
     self._file.write(np.ascontiguousarray(array, self._dtype).data)
@@ -52,7 +48,7 @@ class ArrayFolder(contextlib.ExitStack):
 
   def array(self, name: str, dtype: npt.DTypeLike) -> ArrayFile:
     """Opens `NAME.npy` for writing."""
-    return self.enter_context(ArrayFile(self._path / f"{name}.npy", dtype))
+    return self.enter_context(contextlib.closing(ArrayFile(self._path / f"{name}.npy", dtype)))
 
 
 class RaggedFile:

@@ -56,11 +56,7 @@ _OURS = re.compile(r".+\.npy|" + re.escape(FILE_NAME) + "|" + re.escape(TOKENIZE
 
 def is_prepared(folder: Path) -> bool:
   """Returns whether a folder is a prepared folder, intact or damaged."""
-  if (folder / "labels.texts.npy").is_file():
-    return True
-  with contextlib.suppress(OSError):
-    return (parsed((folder / FILE_NAME).read_bytes()) or {}).get("format") == FORMAT
-  return False
+  return (folder / "labels.texts.npy").is_file()
 
 
 def read_manifest(folder: str | Path) -> dict:
