@@ -203,7 +203,7 @@ REFUSED = {
   "one str": (("ab", ["x", "y"]), {}, "texts: expected a list, an array or a column, found 'ab'"),
   "a set": (({"a", "b"}, ["x", "y"]), {}, "texts: expected a list"),
   "table": ((np.array([["a"], ["b"]]), ["x", "y"]), {}, r"texts: .* shape \(2, 1\); give one column"),
-  "float row": ((["a", "b"], [["x"], 1.5]), {}, r"labels\[1\]: expected a list of labels, .* found 1.5"),
+  "float row": ((["a", "b"], [["x"], 1.5]), {}, r"labels\[1\]: expected a list, .* found 1.5"),
   "NaN in list": ((["a", "b"], [["x"], ["y", float("nan")]]), {}, r"labels\[1\]: .* found nan"),
   "NaN cell": ((["a"], np.array([[0, np.nan]])), {}, r"labels\[0\]: expected 0 or 1, found nan"),
   "two": ((["a", "b"], np.array([[0, 1], [2, 0]])), {}, r"labels\[1\]: expected 0 or 1, found 2"),

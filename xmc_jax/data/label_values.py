@@ -110,7 +110,8 @@ def flattened(labels: Labels) -> Flat:
     kinds, lists = _ONE, [[] if row is None else [row] for row in rows]
   else:
     kinds = _MANY
-    lists = [[] if row is None else _row_items(row, f"{what}[{n}]") for n, row in enumerate(rows)]
+    ordered = (sorted(row, key=str) if isinstance(row, Set) else row for row in rows)
+    lists = [[] if row is None else items_of(row, f"{what}[{n}]") for n, row in enumerate(ordered)]
   flat = Flat("", list(chain.from_iterable(lists)), np.array(list(map(len, lists)), np.int64))
   kind = _one_type(flat, what, kinds)
   return flat._replace(kind=kinds[kind], items=list(map(kind, flat.items)))
@@ -147,14 +148,6 @@ def _without_gap(row: Any) -> Any:
   if isinstance(row, float):
     return int(row) if row.is_integer() else None if row != row else row
   return None if type(row).__name__ == "NAType" else row  # of pandas
-
-
-def _row_items(row: Any, what: str) -> list:
-  if isinstance(row, Set):
-    return sorted(row, key=str)
-  if not isinstance(row, Iterable) or isinstance(row, bytes):
-    raise DataError(f"{what}: expected a list of labels, which may be empty, found {shown(row)}")
-  return items_of(row, what)
 
 
 def _key_type(label: Any) -> type | None:

@@ -18,7 +18,6 @@ from xmc_jax.data.formats.source import KeyedTexts, Options, Place, excerpt, ref
 from xmc_jax.data.formats.table_files import SUFFIXES, records, suffix
 from xmc_jax.errors import DataError
 
-_RDF = (".ttl", ".nt", ".rdf", ".owl", ".xml")
 _BELOW = " > "  # between the names of a label and of its parent
 # Far more than an encoder reads. Bounds what a short file with a long chain of parents turns into.
 LONGEST_PATH = 4096  # letters
@@ -46,8 +45,6 @@ def read(path: Path, options: Options, notices: list[str], samples: Sequence[set
   """
   if suffix(path) not in SUFFIXES:
     refuse_settings_without_columns(path, options)
-    if suffix(path) in _RDF:
-      raise DataError(f"{path}: RDF is not read; put keys and texts into a table, such as labels.csv")
     texts = list(chain.from_iterable(text_chunks(path, notices, options)))
     notices += _empty_texts(path, texts)
     return LabelTable(texts, texts)
@@ -113,23 +110,16 @@ def with_ancestors(
     path = [at]
     length = 0
     while (above := parents[path[-1]]) >= 0:
+      if above in path:
+        cycle = [*path[path.index(above) :], above]
+        expected = "a parent that is not below the label itself"
+        raise place.refuse(above, expected, _BELOW.join(keys[one] for one in cycle))
       path.append(above)
       length += len(names[above]) + len(_BELOW)
-      if length > LONGEST_PATH:  # at the latest after a thousand turns of a cycle
-        raise _endless(path, names, keys, place)
+      if length > LONGEST_PATH:
+        raise place.refuse(at, f"a path of at most {LONGEST_PATH:,} letters of ancestors", names[path[1]])
     joined.append(_BELOW.join([*(names[one] for one in path[:0:-1]), text]))
   return joined
-
-
-def _endless(path: list[int], names: list[str], keys: list[str], place: Place) -> DataError:
-  """Returns the error for a label whose path upwards goes round, or is too long."""
-  first = next((number for number, one in enumerate(path) if one in path[:number]), None)
-  if first is None:
-    expected = f"a path of at most {LONGEST_PATH:,} letters of ancestors"
-    return place.refuse(path[0], expected, names[path[1]])
-  cycle = path[path.index(path[first]) : first + 1]
-  expected = "a parent that is not below the label itself"
-  return place.refuse(cycle[0], expected, _BELOW.join(keys[one] for one in cycle))
 
 
 def find_label_file(path: Path, options: Options) -> Path | None:
@@ -156,7 +146,7 @@ def repeated_keys(path: Path, table: LabelTable) -> list[str]:
   return [f"{path.name}: texts of several labels: {such}; in cells, they mean the first"]
 
 
-def chunks(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedTexts]:
+def chunks(path: Path, notices: list[str], options: Options) -> Iterator[KeyedTexts]:
   """Yields the labels of a file whose rows are in the order of label ids."""
   table = read(path, options, notices)
   return in_chunks(table.texts, table.keys)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from xmc_jax.data.formats import label_tables
 from xmc_jax.data.formats.lines import anywhere, find, need, text_lines
 from xmc_jax.data.formats.matrices import points
-from xmc_jax.data.formats.source import KeyedTexts, Options
+from xmc_jax.data.formats.source import Options
 from xmc_jax.data.formats.table_files import SUFFIXES, suffix
 
 
@@ -55,7 +55,12 @@ def recognise(names: Names, folder: Path, options: Options, notices: list[str]) 
     return None
   targets = {"train": first, "test": need(folder, *names.targets["test"], beside=first)}
   texts = {split: need(folder, *names.texts[split], beside=path) for split, path in targets.items()}
-  labels = _label_file(names, folder, first, options)
+  named = bool(options.label_file)
+  labels = label_tables.named_file(folder, options) if named else need(folder, *names.labels, beside=first)
+  is_table = suffix(labels) in SUFFIXES
+  if not is_table:
+    label_tables.refuse_settings_without_columns(labels, options)
+  read_labels = label_tables.chunks if is_table else text_lines
 
   def read(split: str, num_labels: int) -> Iterator:
     chunks = (lines.texts for lines in text_lines(texts[split], notices, options))
@@ -64,21 +69,6 @@ def recognise(names: Names, folder: Path, options: Options, notices: list[str]) 
   return {
     "files": (*targets.values(), *texts.values(), labels),
     "labels_file": labels,
-    "labels": lambda: _labels(labels, options, notices),
+    "labels": lambda: read_labels(labels, notices, options),
     "splits": {split: partial(read, split) for split in targets},
   }
-
-
-def _label_file(names: Names, folder: Path, beside: Path, options: Options) -> Path:
-  named = bool(options.label_file)
-  labels = label_tables.named_file(folder, options) if named else need(folder, *names.labels, beside=beside)
-  if suffix(labels) not in SUFFIXES:
-    label_tables.refuse_settings_without_columns(labels, options)
-  return labels
-
-
-def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedTexts]:
-  """Yields the labels in the order of the matrices' columns, from a file of texts or a table."""
-  if suffix(path) in SUFFIXES:
-    return label_tables.chunks(path, options, notices)
-  return text_lines(path, notices, options)

@@ -33,7 +33,7 @@ def _labels(path: Path, options: Options, notices: list[str]) -> Iterator[KeyedT
   setting = "label_text" if options.label_text else "text"
   names = tuple(getattr(options, setting).split("+"))
   if options.label_parent:
-    yield from label_tables.chunks(path, options._replace(label_text="+".join(names)), notices)
+    yield from label_tables.chunks(path, notices, options._replace(label_text="+".join(names)))
     return
   has_uids = None
   for place, records in objects(path, notices, options):
