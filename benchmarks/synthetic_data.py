@@ -45,6 +45,7 @@ def write(folder: pathlib.Path, num_points: int, num_labels: int, num_test: int 
     "sources": [],
     "counts": {**counts, "graphs": graphs},
     "notices": [],
+    "read_by": {},
   }
   prepared.write_manifest(folder, {**said, "files": files})
   return folder

@@ -16,7 +16,7 @@ from sample_folders import refused
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from xmc_jax import data
-from xmc_jax.data.formats import json_records, lines, table_files
+from xmc_jax.data.formats import lines, table_files
 from xmc_jax.data.formats.source import Options
 from xmc_jax.errors import ConfigError
 
@@ -385,15 +385,6 @@ def test_an_array_of_json_has_the_encoding_that_is_set(tmp_path):
   refused(path, "t.json: expected a JSON array of objects (unknown encoding: x)", encoding="x")
 
 
-def test_formulas_that_no_program_has_computed_are_said(tmp_path):
-  book = openpyxl.Workbook()
-  for row in (["title", "tags"], ['="a"&"b"', "x"]):
-    book.active.append(row)
-  book.save(path := tmp_path / "t.xlsx")
-  note = "t.xlsx: formulas without a value are read as empty; save it once in Excel"
-  assert note in data.load(path, test_fraction=0).manifest["notices"]
-
-
 def test_lines_of_text2text(tmp_path):
   samples.write(tmp_path / "train.txt", "0,2\tx y\n\tz\n1\t3\n")
   samples.write(tmp_path / "output-labels.txt", "a\nb\nc\n")
@@ -404,27 +395,17 @@ def test_lines_of_text2text(tmp_path):
   refused(tmp_path, "train.txt, line 1: expected labels and a text, as '__label__NAME text' or")
 
 
-def test_arrays_that_cannot_be_read(tmp_path, monkeypatch):
+def test_arrays_that_cannot_be_read(tmp_path):
   path = samples.write(tmp_path / "t.json", '[{"title": "x", "label": "a"}, 1]')
   refused(path, "t.json, item 2: expected one JSON object, found '1'")
   path = samples.write(tmp_path / "t.json", '[{"title": "x", "label": "a"}')
   refused(path, "t.json: expected a JSON array of objects (Expecting ',' delimiter")
-  monkeypatch.setattr(json_records, "_LARGEST_ARRAY", 9)
-  refused(path, "t.json: expected an array of at most 0 MiB; write one object a line")
 
 
 def test_settings_beside_a_table_are_no_tables(tmp_path):
   samples.write(tmp_path / "posts.csv", "title,label\nx,a\n")
   samples.write(tmp_path / "package.json", "{}")
   assert list(data.load(tmp_path, test_fraction=0).train.texts) == ["x"]
-
-
-@pytest.mark.parametrize("name", ["labels.csv", "subjects.csv"])
-def test_a_folder_of_texts_says_how_to_go_on(name, tmp_path):
-  for number in range(9):
-    samples.write(tmp_path / f"{number}.txt", "a text\n")
-  samples.write(tmp_path / name, "file,labels\n0.txt,a\n")
-  refused(tmp_path, "; .txt files of one text each are not read: put the texts into a column")
 
 
 def test_many_files_make_a_short_line(tmp_path):

@@ -242,12 +242,6 @@ def test_texts_of_several_labels_are_said_if_cells_hold_them(tmp_path):
   assert not any("several" in notice for notice in read(tmp_path)[2])
 
 
-def test_rdf_is_no_file_of_label_texts(tmp_path):
-  table(tmp_path / "train.csv", ["0", "1"])
-  samples.write(tmp_path / "labels.ttl", "<http://x/1> skos:prefLabel 'one' .\n")
-  refused(tmp_path, "labels.ttl: RDF is not read; put keys and texts into a table", label_file="labels.ttl")
-
-
 def test_keys_of_json_lines_may_be_missing_in_the_first(tmp_path):
   path = samples.write(tmp_path / "t.jsonl", '{"text": "a"}\n{"text": 7.0, "labels": ["x"]}\n')
   found = data.load(path, test_fraction=0)
@@ -255,12 +249,10 @@ def test_keys_of_json_lines_may_be_missing_in_the_first(tmp_path):
 
 
 def test_rows_of_json_may_lack_a_text_but_not_all(tmp_path):
-  rows = [{"labels": "a"}, {"title": "t", "lables": "b"}, {"title": "u"}]
+  rows = [{"labels": "a"}, {"title": "t"}, {"title": "u"}]
   samples.table(tmp_path / "train.jsonl", rows)
   found = data.load(tmp_path, test_fraction=0)
   assert list(found.train.texts) == ["", "t", "u"] and found.manifest["counts"]["train"]["empty_texts"] == 1
-  note = "train.jsonl: rows that have 'lables' but no 'labels', so no labels: 1"
-  assert note in found.manifest["notices"]
   samples.table(tmp_path / "validation.jsonl", [{"text": "v", "labels": "a"}])
   refused(tmp_path, "validation.jsonl: expected a column 'title', as in train.jsonl")
 

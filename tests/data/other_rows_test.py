@@ -40,9 +40,9 @@ def test_labels_are_matched_by_key_and_what_is_new_is_said(known, tmp_path):
 
 @pytest.mark.parametrize("labels", [["poodle", "animals"], ["0", "2"]])
 def test_other_layouts_match_by_text_and_numbers_by_row(known, tmp_path, labels):
-  """In folders of earlier versions, which do not say what numbers are."""
+  """In data of layouts whose labels are numbered."""
   known = copy.copy(known)
-  known.manifest = known.manifest | {"read_by": None}
+  known.manifest = known.manifest | {"read_by": {}}
   path = samples.write(tmp_path / "new.jsonl", f'{{"text": "x", "labels": {labels}}}\n'.replace("'", '"'))
   assert rows_of(rows_from(known, path)[0].test.truth) == [[0, 2]]
 
@@ -79,16 +79,6 @@ def test_cells_mean_the_labels_that_they_mean_in_training(tmp_path, labels, cell
   assert rows_of(found.test.truth) == truth and not any("to split at" in note for note in notes)
 
 
-def test_texts_of_several_labels_are_said(tmp_path):
-  samples.write(tmp_path / "train.csv", "text,labels\nt,p;q\n")
-  samples.write(tmp_path / "labels.csv", "id,title\np,bank\nq,bank\nr,tree\n")
-  own = loaded(tmp_path)
-  path = samples.write(tmp_path / "new" / "new.csv", "text,labels\nx,bank\ny,tree;bank\n")
-  note = "new.csv: texts of several labels: 1, such as 'bank'; uses: 2; in cells, they mean the first"
-  assert note in rows_from(own, path)[1]
-  assert note not in rows_from(own, samples.write(path, "text,labels\nx,p\n"))[1]
-
-
 def test_test_rows_of_a_folder_and_its_own_keys(known, tmp_path):
   samples.write(tmp_path / "other" / "labels.csv", "id,title\na,creatures\np,a dog\n")
   for split, label in (("train", "p"), ("test", "a")):
@@ -97,19 +87,16 @@ def test_test_rows_of_a_folder_and_its_own_keys(known, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("changed", "given", "text", "truth"),
+  ("given", "text", "truth"),
   [
-    ({}, {}, "a cat", [[1, 2], []]),
-    ({}, {"text": "title", "label_column": "label", "label_separator": "|"}, "no", [[0], [0]]),
-    ({"read_by": None}, {}, "no", [[1, 2], []]),
+    ({}, "a cat", [[1, 2], []]),
+    ({"text": "title", "label_column": "label", "label_separator": "|"}, "no", [[0], [0]]),
   ],
 )
-def test_what_was_guessed_is_not_guessed_again(known, tmp_path, changed, given, text, truth):
-  """The file has a column that comes first in a guess; folders of earlier versions have no guesses."""
+def test_what_was_guessed_is_not_guessed_again(known, tmp_path, given, text, truth):
+  """The file has a column that comes first in a guess."""
   rows = ["no,a cat,p,a;d", 'nor,a dog,p,"x,y"']
   path = samples.write(tmp_path / "new.csv", samples.lines(["title,text,label,labels", *rows]))
-  known = copy.copy(known)
-  known.manifest = known.manifest | changed
   found, _ = data.with_test_rows(known, path, 8, tmp_path / "cache", given)
   assert found.test.texts[0] == text and rows_of(found.test.truth) == truth
 

@@ -1,7 +1,6 @@
 """Copies of an opened data set with more labels, or with other data as its test rows."""
 
 import copy
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -93,8 +92,7 @@ def with_test_rows(
   tested = copy.copy(dataset)
   tested.test = Split(rows.texts, rows.tokens, truth, filtered.astype(bool), rows.row_numbers)
   tested.truth = Truth(dataset.truth.train, truth)
-  shared = _shared(path, dataset, other, rows.truth)
-  return tested, [*other.manifest["notices"], *shared, *unknown, *_learnt(dataset, rows)]
+  return tested, [*other.manifest["notices"], *unknown, *_learnt(dataset, rows)]
 
 
 def _learnt(dataset: Dataset, rows: Split) -> list[str]:
@@ -108,22 +106,10 @@ def _columns(dataset: Dataset, other: Dataset) -> np.ndarray:
   known = Vocabulary(list(dataset.labels.texts), list(dataset.label_keys))
   pairs = [(key.strip(), text.strip()) for key, text in zip(other.label_keys, other.labels.texts)]
   ids = [[*known.ids_of(pair), -1][0] for pair in pairs]
-  numbers = (dataset.manifest.get("read_by") or {}).get("numbers", "rows")
+  numbers = dataset.manifest["read_by"].get("numbers", "rows")
   if numbers == "rows" and max(ids) < 0 and all(key.isdecimal() for key, _ in pairs):
     ids = [int(key) if len(key) < 10 and int(key) < dataset.num_labels else -1 for key, _ in pairs]
   return np.array(ids, np.int64)
-
-
-def _shared(path: Path, dataset: Dataset, other: Dataset, truth: sp.csr_matrix) -> list[str]:
-  """Returns a note on labels that are matched by a text of several labels, if there are any."""
-  keys, texts = Counter(dataset.label_keys), Counter(dataset.labels.texts)
-  uses = np.bincount(truth.indices, minlength=other.num_labels)
-  names = zip(other.label_keys, other.labels.texts)
-  shared = [at for at, (key, text) in enumerate(names) if uses[at] and (keys[key] or texts[text]) > 1]
-  if not shared:
-    return []
-  such = f"{len(shared):,}, such as {excerpt(other.labels.texts[shared[0]])}; uses: {uses[shared].sum():,}"
-  return [f"{path.name}: texts of several labels: {such}; in cells, they mean the first"]
 
 
 def _unknown(

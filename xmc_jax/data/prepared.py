@@ -90,7 +90,7 @@ def options_for(manifest: dict, path: Path, given: Mapping[str, str] | None = No
   """Returns how another file is read: as the data were, guesses included, but for the options `given`."""
   own = Options(**manifest["options"])
   is_lines = suffix(path) == ".txt" and not (path.is_file() and has_header(path, own))
-  found = {} if is_lines else manifest.get("read_by") or {}
+  found = {} if is_lines else manifest["read_by"]
   guessed = {key: value for key, value in found.items() if value and key in Options._fields}
   if suffix(path) not in TABBED:
     guessed = {**guessed, "quoting": own.quoting}

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 from xmc_jax.data.formats import beir, huggingface, paired, raw_json, tables
-from xmc_jax.data.formats.columns import texts_beside
 from xmc_jax.data.formats.filters_and_graphs import FILTERS, find_graphs
 from xmc_jax.data.formats.lines import find, reading
 from xmc_jax.data.formats.source import Options, Source, some_of
@@ -81,9 +80,7 @@ def _recognise(path: Path, layout: str, options: Options) -> Source:
       return _complete(path, name, {**fields, **beside, "notices": notices, "options": options})
   looked_for = "; ".join(f"{name}: {files}" for name, (_, files) in tried.items())
   shown = some_of(names) or "nothing"
-  raise DataError(
-    f"{path}: no known layout. Looked for {looked_for} (or .gz); found {shown}{texts_beside(path)}"
-  )
+  raise DataError(f"{path}: no known layout. Looked for {looked_for} (or .gz); found {shown}")
 
 
 def _complete(path: Path, layout: str, fields: dict) -> Source:

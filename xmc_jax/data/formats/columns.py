@@ -2,7 +2,6 @@
 
 import difflib
 import shlex
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,8 +15,6 @@ KEYS = ("id", "uid", "uri", "key", "code", "label_id", "label", "name")
 LABEL_TEXTS = (*TEXTS, "label", "preflabel", "term", "heading")
 DESCRIPTIONS = ("description", "definition", "gloss", "content", "body", "abstract")
 PARENTS = ("parent", "parent_id", "parent_key", "parent_uid", "parent_label", "broader")
-_OTHERS = 8  # .txt files of labels, filters and graphs beside a table, at most
-_NEAR = 0.8  # similarity of a misspelt key
 _MANY = 12  # columns shown in a message
 
 
@@ -87,30 +84,14 @@ def _columns_missing(path: Path, have: list[str], options: Options, texts: tuple
     wanted.append(f"a column{name} of labels")
     flags.append(f"--config.data.label_column={_nearest(options.label_column, have)}")
   by_number = "; without a header, columns are called 1, 2, ..." if len(wanted) == 2 else ""
-  have_text = shown(have)
-  beside = "" if texts else texts_beside(path.parent)
   return DataError(
-    f"{path}: expected {' and '.join(wanted)}; set {' and '.join(flags)} {have_text}{by_number}{beside}"
-  )
-
-
-def texts_beside(folder: Path) -> str:
-  """Returns what to do with a folder of texts, for an error message; '' if there are none."""
-  is_one = folder.is_dir() and sum(file.suffix == ".txt" for file in folder.iterdir()) > _OTHERS
-  return (
-    "; .txt files of one text each are not read: put the texts into a column of a table" if is_one else ""
+    f"{path}: expected {' and '.join(wanted)}; set {' and '.join(flags)} {shown(have)}{by_number}"
   )
 
 
 def _nearest(name: str, have: list[str]) -> str:
   """Returns the column whose name is nearest to a misspelt one, as a shell reads it; 'NAME' if none is."""
   return shlex.quote(next(iter(difflib.get_close_matches(name, have, n=1)), "NAME"))
-
-
-def misspelt(table: str, label: str, others: Counter[str]) -> list[str]:
-  """Returns a notice for a key that resembles that of labels, in rows without the latter."""
-  near = difflib.get_close_matches(label, others, 1, _NEAR)
-  return [f"{table}: rows that have {key!r} but no {label!r}, so no labels: {others[key]:,}" for key in near]
 
 
 def shown(columns: list[str]) -> str:

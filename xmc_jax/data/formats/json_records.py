@@ -9,8 +9,6 @@ from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, Lines, open_byte
 from xmc_jax.data.formats.source import DEFAULTS, Options, Place, one_line
 from xmc_jax.errors import DataError
 
-_LARGEST_ARRAY = 1 << 30  # bytes
-
 
 def objects(
   path: Path, notices: list[str], options: Options = DEFAULTS
@@ -66,10 +64,7 @@ def is_array(path: Path) -> bool:
 def items(path: Path, options: Options) -> Iterator[tuple[Place, list[dict]]]:
   """Yields the objects of an array, which is in memory as a whole."""
   with reading(path), open_bytes(path) as file:
-    content = file.read(_LARGEST_ARRAY + 1)
-  if len(content) > _LARGEST_ARRAY:
-    limit = f"an array of at most {_LARGEST_ARRAY >> 20} MiB"
-    raise DataError(f"{path}: expected {limit}; write one object a line instead (.jsonl)")
+    content = file.read()
   try:
     found = json.loads(content.decode(options.encoding) if options.encoding else content)
   except (ValueError, LookupError, RecursionError) as error:

@@ -30,7 +30,6 @@ _NO_DELIMITER = "\x1f"
 _SAMPLE_LINES = 100  # that tell the delimiter
 _EXCEL_MARK = re.compile("(?i)sep=(.)")  # a first line that names the delimiter
 _MOST_ROWS = 1 << 20  # of a sheet in Excel; a damaged row may claim any number
-_WITHOUT_VALUE = re.compile(rb"</f>(<v ?/>|<v></v>)?</c>")  # the end of a formula's cell
 _QUOTED = re.compile('"(?:[^"]|"")*"')
 
 
@@ -225,15 +224,14 @@ def sheet_rows(path: Path, notices: list[str]) -> Iterator[tuple[int, list[str],
   except ImportError as error:
     raise UserError(f"{path}: .xlsx files need openpyxl ({error}): pip install openpyxl") from None
   try:
-    with open_bytes(path) as file, zipfile.ZipFile(file) as archive:
-      refuse_overpacked(archive, path.stat().st_size)
+    with open_bytes(path) as file:
+      with zipfile.ZipFile(file) as archive:
+        refuse_overpacked(archive, path.stat().st_size)
       with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about what is no cell
         sheet, *others = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets
       if others:
         notices.append(f"{path.name}: only the first of {1 + len(others)} sheets is read, {sheet.title!r}")
-      if any(_has_unsaved(archive, name) for name in archive.namelist() if name.startswith("xl/worksheets/")):
-        notices.append(f"{path.name}: formulas without a value are read as empty; save it once in Excel")
       sheet.reset_dimensions()  # which some programs write wrongly
       width = 0
       for number, values in enumerate(sheet.iter_rows(max_row=_MOST_ROWS, values_only=True), 1):
@@ -247,14 +245,3 @@ def sheet_rows(path: Path, notices: list[str]) -> Iterator[tuple[int, list[str],
     raise
   except Exception as error:  # a damaged file can fail in any of the layers
     raise DataError(f"{path}: expected an Excel workbook ({one_line(error)})") from None
-
-
-def _has_unsaved(archive: zipfile.ZipFile, name: str) -> bool:
-  """Returns whether a sheet has formulas whose value no program has stored."""
-  end = b""
-  with archive.open(name) as file:
-    while block := file.read(1 << 20):
-      if _WITHOUT_VALUE.search(end + block):
-        return True
-      end = block[-16:]  # longer than the end of a cell
-  return False

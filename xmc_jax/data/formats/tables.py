@@ -1,7 +1,6 @@
 """Tables with a column of texts and a column of labels, with or without a test file."""
 
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -155,7 +154,6 @@ class _Tables:
     places: list[Place] = []
     hashes = array("q")
     known: dict[object, object] = {}  # makes equal texts one object
-    others: Counter[str] = Counter()  # keys of rows without one for labels
     num_train = 0
     for place, rows in self._records(split, (*names.texts, *names.labels)):
       for row, record in enumerate(rows):
@@ -163,14 +161,11 @@ class _Tables:
         if isinstance(cell, list):
           cell = [known.setdefault(item, item) if isinstance(item, str) else item for item in cell]
         cells.append(known.setdefault(cell, cell) if isinstance(cell, str) else cell)
-        if names.labels[0] not in record:
-          others.update(record.keys() - names.texts)
       texts = _texts(rows, range(len(rows)), names.texts, place)
       hashes.extend(hashes_of(texts, len(hashes)))
       places.append(place._replace(numbers=array("q", place.numbers)))
       if place.path not in split.held_out:
         num_train = len(hashes)
-    self._notices += columns.misspelt(split.name, names.labels[0], others)
     _, first, inverse = np.unique(np.frombuffer(hashes, np.int64), return_index=True, return_inverse=True)
     is_later = np.ones(len(hashes), bool)
     is_later[first] = False
