@@ -8,22 +8,17 @@ load_tokenizer, train_tokenizer
 hold_out, link_into, with_labels, with_test_rows, bundled_path
 """
 
-import importlib
-from typing import TYPE_CHECKING
-
+from xmc_jax.data.added import with_labels, with_test_rows
 from xmc_jax.data.arrays import Texts
 from xmc_jax.data.dataset import Dataset, Graph, Split, TextSet, Truth, hold_out, load_prepared
 from xmc_jax.data.formats import LAYOUTS
 from xmc_jax.data.formats.source import Options
+from xmc_jax.data.in_memory import write
 from xmc_jax.data.loading import bundled_path, load
 from xmc_jax.data.prepare import Prepared, prepare
 from xmc_jax.data.prepared import link_into, read_manifest, summary
 from xmc_jax.data.tokens import TokenTable, encode_texts
 from xmc_jax.data.vocabulary import add_prompt, load_tokenizer, special_ids, train_tokenizer
-
-if TYPE_CHECKING:
-  from xmc_jax.data.added import with_labels, with_test_rows
-  from xmc_jax.data.in_memory import write
 
 __all__ = [
   "LAYOUTS",
@@ -53,12 +48,3 @@ __all__ = [
   "with_test_rows",
   "write",
 ]
-
-# Loads these files only when they are used, as they import SciPy, which takes time.
-_WITH_SCIPY = {"with_labels": "added", "with_test_rows": "added", "write": "in_memory"}
-
-
-def __getattr__(name: str) -> object:
-  if name in _WITH_SCIPY:
-    return getattr(importlib.import_module(f"xmc_jax.data.{_WITH_SCIPY[name]}"), name)
-  raise AttributeError(f"module 'xmc_jax.data' has no attribute {name!r}")

@@ -3,16 +3,14 @@
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, cast, overload
+from typing import Self, cast, overload
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from xmc_jax.errors import DataError
 from xmc_jax.storage import npy
-
-if TYPE_CHECKING:
-  import scipy.sparse as sp
 
 
 class ArrayFile:
@@ -110,17 +108,15 @@ def read_ragged(
   return values, offsets
 
 
-def read_csr(folder: Path, name: str, shape: tuple[int, int]) -> "sp.csr_matrix":
+def read_csr(folder: Path, name: str, shape: tuple[int, int]) -> sp.csr_matrix:
   """Reads a CsrFile as a scipy csr: float32 with values, bool without."""
-  import scipy.sparse
-
   columns, offsets = read_ragged(folder, f"{name}.columns", "int32", num_rows=shape[0])
   values_path = folder / f"{name}.values.npy"
   values = read_array(values_path, "float32") if values_path.exists() else np.ones(len(columns), bool)
   if len(values) != len(columns):
     found = f"{len(values)}; prepare the data again"
     raise DataError(f"{values_path}: expected {len(columns)} values, found {found}")
-  matrix = scipy.sparse.csr_matrix((values, columns, offsets), shape=shape)
+  matrix = sp.csr_matrix((values, columns, offsets), shape=shape)
   # Columns were written sorted and distinct. Without this flag scipy would check, and may sort in place.
   matrix.has_canonical_format = True
   return matrix

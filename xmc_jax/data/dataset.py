@@ -4,19 +4,17 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
+from tokenizers import Tokenizer
 
 from xmc_jax.data.arrays import Texts, read_csr, read_ragged
 from xmc_jax.data.prepared import TOKENIZER, read_manifest, why_damaged
 from xmc_jax.data.tokens import TokenTable
 from xmc_jax.data.vocabulary import load_tokenizer
 from xmc_jax.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-  import scipy.sparse as sp
-  from tokenizers import Tokenizer
 
 QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
 
@@ -50,8 +48,8 @@ class Split:
 
   texts: Texts
   tokens: TokenTable | Any
-  truth: "sp.csr_matrix"
-  filter: "sp.csr_matrix"
+  truth: sp.csr_matrix
+  filter: sp.csr_matrix
   row_numbers: np.ndarray
 
   def __len__(self) -> int:
@@ -63,7 +61,7 @@ class Split:
     return int(np.count_nonzero(np.diff(self.truth.indptr)))
 
   @functools.cached_property
-  def unfiltered_positives(self) -> "sp.csr_matrix":
+  def unfiltered_positives(self) -> sp.csr_matrix:
     """Returns csr `[N, L]`, the truth without the filter pairs: the labels to learn, and the hits."""
     return unfiltered(self.truth, self.filter)
 
@@ -90,18 +88,18 @@ class Graph(NamedTuple):
 
   name: str
   anchors: TextSet
-  query_edges: "sp.csr_matrix | None"
-  label_edges: "sp.csr_matrix | None"
+  query_edges: sp.csr_matrix | None
+  label_edges: sp.csr_matrix | None
 
 
 class Truth(NamedTuple):
   """Holds the true labels: csr `[N, L]` of the training and of the test points."""
 
-  train: "sp.csr_matrix"
-  test: "sp.csr_matrix"
+  train: sp.csr_matrix
+  test: sp.csr_matrix
 
 
-def unfiltered(truth: "sp.csr_matrix", filter_pairs: "sp.csr_matrix") -> "sp.csr_matrix":
+def unfiltered(truth: sp.csr_matrix, filter_pairs: sp.csr_matrix) -> sp.csr_matrix:
   """Returns CSR `[N, L]`, the relevances of true labels without the filter pairs: to learn, and the hits."""
   left = truth - truth.multiply(filter_pairs)
   left.eliminate_zeros()
@@ -150,7 +148,7 @@ class Dataset:
       raise DataError(f"{self.folder}: {damaged}; prepare the data again")
     return {name: self._graph(name) for name in self.graph_kinds}
 
-  def tokenizer(self) -> "Tokenizer":
+  def tokenizer(self) -> Tokenizer:
     """Loads the `tokenizers.Tokenizer` that the data were prepared with; DataError if it was without one."""
     return load_tokenizer(self.folder / TOKENIZER)
 

@@ -6,13 +6,12 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from xmc_jax.data.arrays import Ragged, lengths_of, well_formed
 from xmc_jax.errors import ConfigError
 
 if TYPE_CHECKING:
-  from tokenizers import Tokenizer
-
   from xmc_jax.types import Tokens  # loads JAX, which preparing data does without
 
 _CHUNK_ROWS = 8192
@@ -98,10 +97,8 @@ class Encoder:
     return TokenTable.of_offsets(np.concatenate(ids), np.cumsum(np.concatenate(lengths)))
 
 
-def rust_tokenizer(tokenizer: Any) -> "Tokenizer":
+def rust_tokenizer(tokenizer: Any) -> Tokenizer:
   """Copies the `tokenizers.Tokenizer` in a Hugging Face tokenizer, without padding or truncation."""
-  from tokenizers import Tokenizer
-
   inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
   if not hasattr(inner, "to_str"):
     kind = type(tokenizer).__name__

@@ -4,13 +4,10 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from xmc_jax.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-  from tokenizers import Tokenizer
-  from tokenizers.normalizers import Normalizer
 
 _UNKNOWN = ("[UNK]", "<unk>")
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -18,14 +15,12 @@ _MAX_ALPHABET = 1000
 _RARE = "\U00013000"  # a hieroglyph, which only vocabularies of bytes have
 
 
-def load_tokenizer(path: str | Path) -> "Tokenizer":
+def load_tokenizer(path: str | Path) -> Tokenizer:
   """Loads a `tokenizers.Tokenizer` from a `tokenizer.json`, or from the folder that contains it.
 
   Raises:
     DataError: there is no such file, it cannot be read, or it cannot encode a text with an unknown letter.
   """
-  from tokenizers import Tokenizer
-
   file = Path(path).expanduser()
   if file.is_dir():
     file = file / "tokenizer.json"
@@ -41,21 +36,19 @@ def load_tokenizer(path: str | Path) -> "Tokenizer":
   return tokenizer
 
 
-def add_prompt(tokenizer: "Tokenizer", prompt: str) -> None:
+def add_prompt(tokenizer: Tokenizer, prompt: str) -> None:
   """Makes a `tokenizers.Tokenizer` read every text that is not empty as `prompt + text`."""
-  from tokenizers import normalizers
-
   own = [tokenizer.normalizer] if tokenizer.normalizer else []
   tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(prompt), *own])
 
 
-def special_ids(tokenizer: "Tokenizer") -> tuple[int, ...]:
+def special_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
   """Returns the ids of a `tokenizers.Tokenizer` that stand for no text: [PAD], [CLS], [SEP], ..."""
   added = tokenizer.get_added_tokens_decoder().items()
   return tuple(sorted(number for number, token in added if token.special and token.content not in _UNKNOWN))
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "Tokenizer":
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
   """Trains a lower-casing WordPiece tokenizer with BERT's special tokens on these texts.
 
   The same texts give the same tokenizer.
@@ -70,8 +63,6 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "Tokenizer":
   Raises:
     ConfigError: vocab_size has no room for the letters of the texts.
   """
-  from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-
   texts = texts if hasattr(texts, "__getitem__") else list(texts)
   normalizer, words = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
   alphabet = _alphabet(texts, normalizer)
@@ -101,7 +92,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "Tokenizer":
   return tokenizer
 
 
-def _alphabet(texts: Iterable[str], normalizer: "Normalizer") -> list[str]:
+def _alphabet(texts: Iterable[str], normalizer: normalizers.Normalizer) -> list[str]:
   """Returns the letters of the texts in code point order; at most `_MAX_ALPHABET`, the most frequent."""
   counts: Counter[str] = Counter()
   source = iter(texts)

@@ -7,16 +7,14 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines, open_bytes, reading, refuse_overpacked
 from xmc_jax.data.formats.source import Pairs, Place, Rows, one_line, refusal
 from xmc_jax.errors import DataError
-
-if TYPE_CHECKING:
-  import scipy.sparse as sp
 
 _LONGEST_COUNT = 18  # letters of a number of rows or columns
 
@@ -83,17 +81,12 @@ class NpzMatrix:
       values = self._matrix.data[piece].astype(np.float32)
     return Pairs(counts, self._matrix.indices[piece].astype(np.int64), values, place)
 
-  def close(self) -> None:
-    self._matrix = None
 
-
-def _load(file: BinaryIO, size: int) -> "sp.csr_matrix":
-  import scipy.sparse
-
+def _load(file: BinaryIO, size: int) -> sp.csr_matrix:
   with zipfile.ZipFile(file) as archive:
     refuse_overpacked(archive, size)
   file.seek(0)
-  matrix = scipy.sparse.load_npz(file)
+  matrix = sp.load_npz(file)
   if matrix.ndim != 2:
     raise ValueError(f"{matrix.ndim} dimensions")
   if matrix.dtype.kind not in "biuf":
@@ -104,9 +97,11 @@ def _load(file: BinaryIO, size: int) -> "sp.csr_matrix":
   return matrix
 
 
-def open_matrix(path: Path, notices: list[str]) -> "contextlib.closing[IndexMatrix | NpzMatrix]":
+def open_matrix(path: Path, notices: list[str]) -> contextlib.AbstractContextManager[IndexMatrix | NpzMatrix]:
   """Opens a matrix in either format, which its name tells."""
-  return contextlib.closing(NpzMatrix(path) if ".npz" in path.suffixes else IndexMatrix(path, notices))
+  if ".npz" in path.suffixes:
+    return contextlib.nullcontext(NpzMatrix(path))
+  return contextlib.closing(IndexMatrix(path, notices))
 
 
 def matrix_chunks(
