@@ -170,12 +170,7 @@ def as_csr(labels: Labels) -> sp.csr_matrix:
   is_sparse = sp.issparse(labels.rows)
   matrix = sp.coo_matrix(labels.rows if is_sparse else np.asarray(labels.rows))
   values = matrix.data
-  if not is_sparse:
-    is_right = values == 1
-  elif values.dtype.kind in "fiub":
-    is_right = np.isfinite(values) & (values >= 0)
-  else:
-    is_right = np.zeros(len(values), bool)
+  is_right = np.isfinite(values) & (values >= 0) if is_sparse else values == 1
   if not is_right.all():
     at = int(np.argmin(is_right))
     expected = "relevances of 0 or more" if is_sparse else "0 or 1"

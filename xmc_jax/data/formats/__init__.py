@@ -24,7 +24,7 @@ LAYOUTS = ("auto", *_READERS)
 """Names the legal values of `data.layout`; 'auto' detects the layout from the files."""
 
 
-def recognise(path: Path, layout: str = "auto", options: Options | None = None) -> Source:
+def recognise(path: Path, layout: str, options: Options) -> Source:
   """Returns the source at a path: a folder in one of the layouts, or a single table.
 
   Args:
@@ -36,7 +36,6 @@ def recognise(path: Path, layout: str = "auto", options: Options | None = None) 
     ConfigError: an unknown layout.
     DataError: no such path, no permission, no known layout, or a missing file of the layout.
   """
-  options = options or Options()
   if layout not in LAYOUTS:
     near = difflib.get_close_matches(layout, LAYOUTS, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
