@@ -41,17 +41,26 @@ def rewrite(folder, name, content):
   (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, b'{"format": "\xff"}'], ids=["nested", "not UTF-8"])
+UNREADABLE = {"cut": '{"form', "list": "[]", "nested": "[" * 100_000, "not UTF-8": b'{"format": "\xff"}'}
+
+
+@pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
 def test_manifest_that_cannot_be_read(content, folder):
   samples.write(folder / "manifest.json", content)
   refused(folder, r"manifest\.json: expected JSON")
 
 
-def test_manifest_with_a_damaged_entry(folder, whole):
+@pytest.mark.parametrize(
+  ("changed", "said"),
+  [
+    ({"files": {"../raw/Y.txt": {"size": 1, "sha256": ""}}}, "the entry 'files' is damaged"),
+    ({"version": 0}, "expected format version 1, found '0'"),
+  ],
+)
+def test_manifest_of_another_content(changed, said, folder, whole):
   manifest = json.loads((folder / "manifest.json").read_bytes())
-  files = {"../raw/Y.txt": {"size": 1, "sha256": ""}}
-  (folder / "manifest.json").write_text(json.dumps({**manifest, "files": files}))
-  refused(folder, r"manifest\.json: the entry 'files' is damaged")
+  (folder / "manifest.json").write_text(json.dumps({**manifest, **changed}))
+  refused(folder, rf"manifest\.json: {said}")
   prepared = data.prepare(whole.parent / "raw", folder)
   assert "manifest.json" in prepared.why and data.load(folder).num_labels == 5
 

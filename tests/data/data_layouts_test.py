@@ -78,8 +78,10 @@ def test_unknown_layout_lists_what_was_looked_for(tmp_path):
   refused(tmp_path / "readme.md", "expected a folder, or a table in")
   samples.write(tmp_path / "a.csv", "title,labels\nx,y\n")
   refused(tmp_path / "a.csv", "a.csv: expected a folder for --config.data.layout=index", layout="index")
-  samples.write(tmp_path / "b.csv", "title,labels\nx,y\n")
-  refused(tmp_path, "several tables, a.csv, b.csv, none ", "; take one with --config.data.path=FILE")
+  for name in "bcde":
+    (tmp_path / f"{name}.csv").touch()
+  several = "several tables, a.csv, b.csv, c.csv, d.csv, ..., none of them train.*; take one with --config."
+  refused(tmp_path, f"{several}data.path=FILE")
 
 
 def test_text_of_several_fields(tmp_path):
@@ -115,15 +117,13 @@ def test_equal_texts_are_the_filter_where_no_file_is(tmp_path):
   assert not data.load(folder, filter_equal_texts=True).train.filter.nnz  # empty texts are like no other
 
 
-def test_unsorted_npz_and_other_formats(tmp_path):
+def test_unsorted_npz(tmp_path):
   folder = samples.pecos(tmp_path)
   matrix = scipy.sparse.csr_matrix(([1.0, 2.0, 3.0], [4, 0, 4], [0, 3, 3, 3]), shape=(3, 5))
   scipy.sparse.save_npz(folder / "Y.tst.npz", matrix)
   dataset = data.load(folder)
   assert dataset.test.truth.toarray()[0].tolist() == [2, 0, 0, 0, 3]
   assert dataset.manifest["counts"]["test"]["duplicates"] == 1
-  scipy.sparse.save_npz(folder / "Y.tst.npz", matrix.tocsc()[:, [1, 0, 2, 3, 4]])
-  assert data.load(folder).test.truth.toarray()[0, 1] == 2
 
 
 @pytest.mark.parametrize("missing", ["trn", "lbl"])
@@ -406,12 +406,6 @@ def test_settings_beside_a_table_are_no_tables(tmp_path):
   samples.write(tmp_path / "posts.csv", "title,label\nx,a\n")
   samples.write(tmp_path / "package.json", "{}")
   assert list(data.load(tmp_path, test_fraction=0).train.texts) == ["x"]
-
-
-def test_many_files_make_a_short_line(tmp_path):
-  for number in range(2000):
-    (tmp_path / f"part-{number}.csv").touch()
-  refused(tmp_path, "several tables, part-0.csv, part-1.csv, part-10.csv, part-100.csv, ..., none of them")
 
 
 @pytest.mark.parametrize("with_test", [True, False])

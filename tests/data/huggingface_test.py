@@ -1,7 +1,7 @@
 """Data sets of Hugging Face: folders of `save_to_disk`, shards of the hub, and the names of classes in both.
 
-`sample_folders.huggingface` writes what datasets 5.2 writes: the same JSON files but for a fingerprint, and
-equal Arrow schemas, metadata and rows.
+`sample_folders.huggingface` writes what datasets 5.2 writes: equal Arrow schemas, metadata and rows; of its
+JSON files, what is read.
 """
 
 import json
@@ -233,7 +233,6 @@ def test_names_do_not_lead_out_of_the_folder(name, tmp_path):
 @pytest.mark.parametrize(
   ("change", "said"),
   [
-    (lambda content: content[:-1], ": expected the mark that ends an Arrow stream (a truncated download?)"),
     (lambda content: b"", ": expected the mark that ends an Arrow stream"),
     (lambda content: content[-8:], ": expected an Arrow stream ("),
     (lambda content: content[:-100] + content[-8:], ", after row 0: expected more Arrow data ("),
@@ -252,7 +251,6 @@ OTHER = "arrow, row 1: expected labels that are texts or whole numbers, found"
 @pytest.mark.parametrize(
   ("label", "said"),
   [
-    (pa.array([[7]]), "arrow, row 1: expected a class in [0, 5), or -1 for none, found '7'"),
     (pa.array([{"a": 1}]), f"{OTHER} \"{{'a': 1}}\""),
     (pa.array([[[1]]]), f"{OTHER} '[1]'"),
     (pa.array([b"x"]), f"{OTHER} 'x'"),

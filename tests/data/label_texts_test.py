@@ -5,15 +5,10 @@ from pathlib import Path
 
 import pytest
 import sample_folders as samples
-from hypothesis import given
-from hypothesis import strategies as st
 from sample_folders import refused
 
 from tests.data.data_layouts_test import rows_of
 from xmc_jax import data
-from xmc_jax.data.formats import label_tables
-from xmc_jax.data.formats.source import Place
-from xmc_jax.errors import DataError
 
 ANIMALS = [
   {"id": "p", "title": "poodle", "description": "curly hair", "parent": "d"},
@@ -146,7 +141,6 @@ ENDLESS = "a parent that is not below the label itself, found"
 @pytest.mark.parametrize(
   ("rows", "options", "said"),
   [
-    ("p,poodle,d\nd,dogs,x\n", {}, ", line 3: expected the key of another label, or nothing, in column "),
     ("p,poodle,d\nd,dogs,a\na,animals,p\n", {}, f", line 2: expected {ENDLESS} 'p > d > a > p'"),
     ("p,poodle,d\nd,dogs,a\na,animals,d\n", {}, f", line 3: expected {ENDLESS} 'd > a > d'"),
     ("p,poodle,\nd,dogs,d\n", {}, f", line 3: expected {ENDLESS} 'd > d'"),
@@ -183,29 +177,3 @@ def test_long_chains_end_in_one_line(tmp_path):
   samples.write(tmp_path / "train.csv", "text,labels\na,0\n")
   samples.write(tmp_path / "labels.csv", samples.lines(["id,title,parent", *rows]))
   refused(tmp_path, "labels.csv, line 1027: expected a path of at most 4,096 letters", label_parent="parent")
-
-
-def naive_path(at: int, parents: list[int]) -> list[int] | None:
-  """The label and its ancestors, the topmost first; None if they form a cycle."""
-  path = [at]
-  while (above := parents[path[0]]) >= 0:
-    if above in path:
-      return None
-    path.insert(0, above)
-  return path
-
-
-@given(st.lists(st.integers(-1, 9), min_size=1, max_size=10))
-def test_paths_are_those_of_walking_up(parents):
-  parents = [parent if parent < len(parents) else -1 for parent in parents]
-  names = [f"n{at}" for at in range(len(parents))]
-  place = Place(Path("labels.csv"), range(2, 2 + len(names)))
-  keys = [f"k{at}" for at in range(len(names))]
-  given = ([f"{name}!" for name in names], names, keys, parents, place)
-  paths = [naive_path(at, parents) for at in range(len(names))]
-  if None in paths:
-    with pytest.raises(DataError, match=r"^labels\.csv, line \d+: expected a parent that is not below"):
-      label_tables.with_ancestors(*given)
-    return
-  expected = [" > ".join([*(names[one] for one in path[:-1]), f"{names[path[-1]]}!"]) for path in paths]
-  assert label_tables.with_ancestors(*given) == expected

@@ -209,20 +209,19 @@ def class_table(points, features: dict):
   return pa.table(columns, pa.schema(fields, metadata))
 
 
-def arrow_stream(path: Path, batches: list, compression: str | None = None, schema=None) -> Path:
+def arrow_stream(path: Path, batches: list, schema=None) -> Path:
   """Writes record batches as `datasets` does."""
   import pyarrow as pa
 
   path.parent.mkdir(parents=True, exist_ok=True)
-  options = pa.ipc.IpcWriteOptions(compression=compression)
-  with pa.ipc.new_stream(path, schema or batches[0].schema, options=options) as out:
+  with pa.ipc.new_stream(path, schema or batches[0].schema) as out:
     for batch in batches:
       out.write_batch(batch)
   return path
 
 
 def saved_split(folder: Path, points, num_shards: int = 1, features: dict | None = None) -> Path:
-  """What `Dataset.save_to_disk(folder, num_shards=num_shards)` of datasets 5.2 writes."""
+  """What `Dataset.save_to_disk(folder, num_shards=num_shards)` of datasets 5.2 writes, if it is read."""
   features = features or class_features()
   names = [f"data-{at:05}-of-{num_shards:05}.arrow" for at in range(num_shards)]
   size = -(-len(points) // num_shards)
@@ -231,10 +230,8 @@ def saved_split(folder: Path, points, num_shards: int = 1, features: dict | None
     table = class_table(rows, features)
     arrow_stream(folder / name, table.to_batches(max_chunksize=2), schema=table.schema)
   state = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "f6d2", "_split": None}
-  state |= {"_format_columns": None, "_format_kwargs": {}, "_format_type": None, "_output_all_columns": False}
-  info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
   write(folder / "state.json", json.dumps(state, indent=2, sort_keys=True))
-  write(folder / "dataset_info.json", json.dumps(info, indent=2, sort_keys=True))
+  write(folder / "dataset_info.json", json.dumps({"features": features, "license": ""}, indent=2))
   return folder
 
 
