@@ -260,12 +260,16 @@ def test_table_whose_labels_are_all_empty(tmp_path):
   ("options", "said"),
   [
     ({"text": "headlin"}, "a column 'headlin' of texts; set --config.data.text=NAME (columns: 'title', "),
+    (
+      {"text": "main titel"},
+      "a column 'main titel' of texts; set --config.data.text='main title' (columns: ",
+    ),
     ({"label_column": "tag"}, "a column 'tag' of labels; set --config.data.label_column=tags (columns: "),
     ({"text": "tags", "label_column": "tags"}, "texts and labels in two columns, found 'tags' for both"),
   ],
 )
 def test_columns_that_are_named_wrongly(options, said, tmp_path):
-  path = samples.write(tmp_path / "t.csv", "title,tags\na,b\n")
+  path = samples.write(tmp_path / "t.csv", "title,tags,main title\na,b,c\n")
   refused(path, f"{path}: expected {said}", **options)
 
 

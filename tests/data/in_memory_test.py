@@ -120,10 +120,6 @@ def test_with_label_texts_a_list_of_0_and_1_is_ids():
   np.testing.assert_array_equal(LabelSpace.of(given, ["x", "y"]).encode(given).toarray(), [[0, 1], [1, 1]])
 
 
-def test_a_matrix_without_label_texts_has_its_columns_as_names(reread):
-  assert reread(TEXTS, DENSE)[-1] == ["0", "1", "2"]
-
-
 def test_columns_of_a_data_frame_are_label_texts(reread):
   frame = pandas.DataFrame({"red": [1, 0, 1], "blue": [False, False, True]}, dtype=float)
   _, _, (sets, _), labels = reread(TEXTS[:3], frame)
