@@ -182,6 +182,12 @@ def test_runs_that_do_not_fit_together(folder, tmp_path):
   refuse(r"are of other data \(train.texts.npy differs\)", other)
 
 
+def test_equal_names_get_numbers(tmp_path):
+  folders = [tmp_path / name for name in ("x/a", "y/a", "z/a-2", "w/a")]
+  named = combine._named(folders)
+  assert list(named) == ["a", "a-2", "a-2-2", "a-3"] and set(named.values()) == set(folders)
+
+
 @pytest.mark.slow
 def test_a_kill_leaves_no_run_and_the_same_command_goes_on(folder, tmp_path):
   new, pair = tmp_path / "new", [folder / "a", folder / "b"]

@@ -82,10 +82,12 @@ def train_and_test(
   check(config)
   if (workdir / "config.json").exists() and not (workdir / _RECORD).exists():
     raise UserError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER")
-  with locks.in_use(workdir, ".auto.lock", _TRAINS):
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(locks.in_use(workdir, ".auto.lock", _TRAINS))
     usual = _member(config, MEMBERS[0])
     prepared, _ = create.prepare(usual)
     budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes, _given(config))
+    stack.callback(budget.save)
     for name in budget.trained:
       create.refuse_other_data(prepared, workdir / run_folder.MEMBERS / name, _OF_WORDS)
     say(guide.of_data(prepared))
@@ -107,7 +109,7 @@ def train_and_test(
     values = checks.flatten(config)
     settings = {key: values[key] for key in _OF_THE_TEST}
     means = combine.combine_and_test(folders, workdir, 1, settings, least_weight=_LEAST_WEIGHT)
-    budget.finish()
+    budget.combined = budget.trained
     return means
 
 
@@ -158,22 +160,19 @@ class _Budget:
   def decide(self, name: str, **values: float) -> None:
     """Remembers what was decided on a member."""
     self.members[name] = {**self.members.get(name, {}), **values}
-    self._write()
+    self.save()
 
   @property
   def trained(self) -> list[str]:
     """Returns the names of the members that are trained, or will be, sorted."""
     return sorted(name for name, decided in self.members.items() if decided)
 
-  def finish(self) -> None:
-    """Remembers that all of them are combined."""
-    self.combined = self.trained
-    self._write()
-
-  def _write(self) -> None:
-    spent = self._seconds - self.left
-    content = {"given": self._given, "spent": spent, "members": self.members, "combined": self.combined}
-    atomic.write_text(self._path, json.dumps(content, indent=2) + "\n")
+  def save(self) -> None:
+    """Writes all of it, once anything was decided."""
+    if self.members:
+      spent = self._seconds - self.left
+      content = {"given": self._given, "spent": spent, "members": self.members, "combined": self.combined}
+      atomic.write_text(self._path, json.dumps(content, indent=2) + "\n")
 
 
 def _names(prepared: data.Dataset) -> list[str]:

@@ -86,8 +86,8 @@ def _named(folders: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
   for folder in (folder.expanduser().resolve() for folder in folders):
     if folder in named.values():
       raise UserError(f"{folder} is given twice; give each run once")
-    alike = sum(folder.name == other.name for other in named.values())
-    named[f"{folder.name}-{alike + 1}" if alike else folder.name] = folder
+    names = (folder.name, *(f"{folder.name}-{number}" for number in range(2, len(folders) + 2)))
+    named[next(name for name in names if name not in named)] = folder
   return dict(sorted(named.items()))
 
 
