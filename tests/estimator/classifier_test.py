@@ -14,8 +14,8 @@ import xmc_jax
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import Labels
 from xmc_jax.errors import ConfigError, DataError, UserError
-from xmc_jax.estimator import settings, training
-from xmc_jax.estimator.fitted import Fitted
+from xmc_jax.estimator import fitted as fitting
+from xmc_jax.estimator import settings
 from xmc_jax.training import auto, train
 
 TEXTS, LABELS = made_texts.make()
@@ -118,8 +118,8 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_labels_come_back_as_they_came(fitted, form, monkeypatch):
   """Without training again: the run is that of names, whose columns are the same."""
-  train = lambda config, texts, space, truth, workdir: Fitted(fitted._fitted._run, space)
-  monkeypatch.setattr(training, "train", train)
+  train = lambda config, texts, space, truth, workdir: fitting.Fitted(fitted._fitted._run, space)
+  monkeypatch.setattr(fitting, "train", train)
   given, names = FORMS[form](LABELS), None if form == "array" else made_texts.NAMES
   other = made_texts.estimator().fit(TEXTS, given, label_texts=names)
   found, by_name = other.predict(TEXTS[TEST]), fitted.predict(TEXTS[TEST])

@@ -21,7 +21,7 @@ from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import Labels
 from xmc_jax.errors import ConfigError, DataError, UserError
 from xmc_jax.estimator import files
-from xmc_jax.training import validation
+from xmc_jax.training import readings
 
 TEXTS, LABELS = made_texts.make()
 SHORT = {"num_epochs": 2}
@@ -129,17 +129,16 @@ def test_a_folder_that_has_another_run_now_is_refused(workdir, tmp_path):
 def test_a_killed_fit_goes_on(workdir, tmp_path, monkeypatch, capsys):
   """It ends as if it had not been stopped."""
   _, undisturbed = workdir
-  update, evaluations = validation.update, []
+  evaluations = []
 
   def stopping(*args):
     evaluations.append(args)
     raise KeyboardInterrupt
 
   made = made_texts.estimator(**SHORT, workdir=tmp_path / "run", verbose=1)
-  monkeypatch.setattr(validation, "update", stopping)
-  with pytest.raises(KeyboardInterrupt):
+  with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    patch.setattr(readings, "validate", stopping)
     made.fit(TEXTS, LABELS)
-  monkeypatch.setattr(validation, "update", update)
   assert evaluations and not hasattr(made, "classes_")
   capsys.readouterr()
   made.fit(TEXTS, LABELS)

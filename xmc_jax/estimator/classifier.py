@@ -21,7 +21,7 @@ from xmc_jax.config.keys import LARGEST
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import ID, NAME, Labels, texts_of
 from xmc_jax.errors import ConfigError, DataError
-from xmc_jax.estimator import settings, training
+from xmc_jax.estimator import fitted, settings
 from xmc_jax.runs.model import Model
 
 # Arguments that scikit-learn would otherwise take for metadata.
@@ -132,7 +132,7 @@ class XMCClassifier(BaseEstimator):
     config = self._config()
     workdir = None if self.workdir is None else pathlib.Path(self.workdir).expanduser().resolve()
     with self._printing(), settings.named_by_parameters():
-      self._fitted = training.train(config, texts, space, truth, workdir)
+      self._fitted = fitted.train(config, texts, space, truth, workdir)
     self.classes_ = classes
     return self
 

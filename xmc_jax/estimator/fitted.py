@@ -1,22 +1,30 @@
-"""What an estimator keeps after `fit`: a trained run, its labels, and its model."""
+"""Trains an estimator's run, and keeps it with its labels and its model."""
 
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import ml_collections
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax import data
+from xmc_jax.console import say
+from xmc_jax.data import in_memory
 from xmc_jax.data.label_sets import LabelSpace
+from xmc_jax.distributed import runtime
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.estimator import files
-from xmc_jax.runs import label_functions
+from xmc_jax.runs import create, label_functions
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.trained import Trained
+from xmc_jax.storage import locks, run_folder
+from xmc_jax.training import auto
+from xmc_jax.training.one_run import train_run
 
 
-def data_of(run: pathlib.Path) -> dict[str, str]:
+def _data_of(run: pathlib.Path) -> dict[str, str]:
   """Returns the checksums of the files that a run's data were prepared from, by their names."""
   return {source["name"]: source["sha256"] for source in data.read_manifest(run / "data")["sources"]}
 
@@ -35,7 +43,7 @@ class Fitted:
 
   def __init__(self, run: pathlib.Path, space: LabelSpace, temporary: files.TemporaryFolder | None = None):
     self._run, self._temporary = run, temporary
-    self._num_trained, self._data = len(space.texts), data_of(run)
+    self._num_trained, self._data = len(space.texts), _data_of(run)
     self._models: dict[str, Model] = {}
     self.space = space
 
@@ -71,7 +79,7 @@ class Fitted:
   def _trained(self) -> Trained:
     """Opens the run; refuses one that was trained on other data, as columns would get wrong names."""
     run = runs.reopen(self._run)
-    if data_of(self._run) != self._data:
+    if _data_of(self._run) != self._data:
       raise UserError(
         f"{self._run} has been replaced by a run on other data since this estimator was fitted; fit it "
         "again, in another workdir"
@@ -90,3 +98,48 @@ class Fitted:
       temporary = files.TemporaryFolder()
       files.unpack(self._run, temporary.path / "run")
       self._run, self._temporary = temporary.path / "run", temporary
+
+
+def train(
+  config: ml_collections.ConfigDict,
+  texts: list[str],
+  space: LabelSpace,
+  truth: sp.csr_matrix,
+  workdir: pathlib.Path | None,
+) -> Fitted:
+  """Trains a run, or continues the one in `workdir`; there is no test split.
+
+  Args:
+    config: all but the places of data.
+    texts: n training texts.
+    space: the labels.
+    truth: CSR `[n, L]`, the labels of each text.
+    workdir: the run's folder; None keeps no file beyond the result's life, and no compiled program on disk.
+  """
+  temporary = files.TemporaryFolder()
+  try:
+    home = workdir or temporary.path
+    run = workdir or home / "run"
+    if not workdir:
+      config.checkpoint.every_epochs = 0.0  # nothing can continue from a folder that is deleted
+    config.data.path, config.data.cache_dir = str(home / "texts"), str(temporary.path / "cache")
+    with locks.in_use(home, ".fit.lock", "fits here; wait for it, or give another workdir"):
+      given = space.texts, (texts, truth), (texts[:0], truth[:0])
+      is_begun = run_folder.has_checkpoints(run) and (run / "data").is_dir()
+      if is_begun and (differs := create.differing(in_memory.checksums(*given), _data_of(run))):
+        raise create.other_data(run, differs)  # before its texts are replaced
+      in_memory.write_encoded(home / "texts", *given)
+      with runtime.started(False, config.runtime.deterministic, keeps_programs=workdir is not None):
+        if config.auto.minutes:
+          auto.train_and_test(config, run)
+        else:
+          with train_run(config, run) as (_, writer):
+            say(writer.stage_summary())
+  except BaseException:
+    temporary.delete()
+    raise
+  if workdir:
+    temporary.delete()
+    return Fitted(run, space)
+  files.keep_run(home, run)
+  return Fitted(run, space, temporary)

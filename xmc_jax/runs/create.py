@@ -2,7 +2,8 @@
 
 import pathlib
 import tempfile
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import jax
 import ml_collections
@@ -76,16 +77,21 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, writer: Met
 def refuse_other_data(
   prepared: data.Dataset, workdir: pathlib.Path, may_differ: tuple[str, ...] = ()
 ) -> None:
-  """Raises ConfigError if the folder holds a run on other data.
-
-  Files whose names have a part in `may_differ` are not compared.
-  """
+  """Raises ConfigError if the folder holds a run on other data, as `differing` compares them."""
   if not run_folder.has_checkpoints(workdir) or not (workdir / "data").is_dir():
     return
   files, known = (data.read_manifest(folder)["files"] for folder in (prepared.folder, workdir / "data"))
-  names = [name for name in files.keys() | known.keys() if not any(part in name for part in may_differ)]
-  if changed := [name for name in names if files.get(name) != known.get(name)]:
-    raise other_data(workdir, min(changed))
+  if changed := differing(files, known, may_differ):
+    raise other_data(workdir, changed)
+
+
+def differing(files: Mapping[str, Any], others: Mapping[str, Any], may_differ: tuple[str, ...] = ()) -> str:
+  """Returns the first name under which the files of two data sets are not the same; '' if all are.
+
+  Names with a part in `may_differ` do not count.
+  """
+  names = (name for name in files.keys() | others.keys() if not any(part in name for part in may_differ))
+  return min((name for name in names if files.get(name) != others.get(name)), default="")
 
 
 def other_data(workdir: pathlib.Path, name: str) -> ConfigError:
@@ -153,13 +159,8 @@ def fitted(
 ) -> tuple[ml_collections.ConfigDict, str]:
   """Returns the config fitted to the size of the data, and a line that names what was chosen.
 
-  If the number of validation rows is automatic, and the run continues another run, or starts from one on the
+  If the number of validation rows is automatic, and the run continues `begun`, or starts from a run on the
   same data, the number is that run's, so that both hold out the same rows.
-
-  Args:
-    config: the config as given.
-    num_labelled, num_labels: as in `fit_to_size.fitted`.
-    begun: the config of the run that is continued; None for a new run.
   """
   other, given = begun, config
   if not begun and config.init_from:
@@ -179,10 +180,7 @@ def with_encoder_of(
 ) -> ml_collections.ConfigDict:
   """Returns the config with another run's encoder, data, propensities and depth, if its method needs a run.
 
-  Args:
-    config: the config as given.
-    begun: the folder of the run that is continued; None for a new run, which takes them from
-      `config.init_from`.
+  That is the run in the folder `begun`, if one is continued, or else `config.init_from`.
 
   Raises:
     ConfigError: `config.init_from` is missing, or sets a run with other data or another encoder.

@@ -56,7 +56,6 @@ _TRIAL_STEPS = 5
 _AFTER_REFRESH = 2.0  # a step with hard negatives, and its share of a refresh, takes as long as two without
 _FEWEST_EPOCHS = 4  # with fewer, a further member is no help
 _LEAST_WEIGHT = 0.05  # in the combination, of a member that is kept
-_TRAINS = "trains in this folder; wait for it, or stop it"
 
 
 def train_and_test(
@@ -83,7 +82,7 @@ def train_and_test(
   if (workdir / "config.json").exists() and not (workdir / _RECORD).exists():
     raise UserError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER")
   with contextlib.ExitStack() as stack:
-    stack.enter_context(locks.in_use(workdir, ".auto.lock", _TRAINS))
+    stack.enter_context(locks.in_use(workdir, ".auto.lock"))
     usual = _member(config, MEMBERS[0])
     prepared, _ = create.prepare(usual)
     budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes, _given(config))
@@ -108,7 +107,7 @@ def train_and_test(
     folders = [workdir / run_folder.MEMBERS / name for name in used]
     values = checks.flatten(config)
     settings = {key: values[key] for key in _OF_THE_TEST}
-    means = combine.combine_and_test(folders, workdir, 1, settings, least_weight=_LEAST_WEIGHT)
+    means = combine.combine_and_test(folders, workdir, settings, least_weight=_LEAST_WEIGHT)
     budget.combined = budget.trained
     return means
 
@@ -128,16 +127,13 @@ class _Budget:
 
   Args:
     path: the file that remembers.
-    seconds: the time from the first call on.
-    given: the user's settings.
+    seconds: the time of all calls together.
+    given: the user's settings; raises ConfigError if an earlier call had others.
 
   Attributes:
     members: by name, what was decided: nothing, or `num_epochs` and `minutes`; once it is trained,
       also the seconds of `joining` its sources.
     combined: names of the members that were trained when the combination was made.
-
-  Raises:
-    ConfigError: an earlier call had other settings.
   """
 
   def __init__(self, path: pathlib.Path, seconds: float, given: Mapping[str, Any]):
@@ -172,7 +168,7 @@ class _Budget:
     if self.members:
       spent = self._seconds - self.left
       content = {"given": self._given, "spent": spent, "members": self.members, "combined": self.combined}
-      atomic.write_text(self._path, json.dumps(content, indent=2) + "\n")
+      atomic.write_json(self._path, content)
 
 
 def _names(prepared: data.Dataset) -> list[str]:

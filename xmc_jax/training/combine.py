@@ -2,10 +2,10 @@
 
 import contextlib
 import filecmp
-import json
 import pathlib
 import shutil
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,12 @@ from xmc_jax import data, methods
 from xmc_jax.console import say
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.runs import ranking
+from xmc_jax.runs import create, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic, locks, path_safety, run_folder, whole_folder
-from xmc_jax.training.one_run import tested
+from xmc_jax.training import test_table
 
 _COMBINES = "combines runs in this folder; wait for it, or stop it"
 _LEFT_OUT = ("tensorboard", "export", run_folder.LAST)
@@ -48,6 +48,8 @@ def combine(folders: Sequence[str | pathlib.Path], workdir: str | pathlib.Path) 
     >>> model = xmc_jax.combine(["runs/dexml", "runs/rae_xmc"], "runs/both")
   """
   workdir = pathlib.Path(workdir).expanduser()
+  if len(folders) < 2:
+    raise UserError(f"two or more runs can be combined, and got {len(folders)}")
   with runtime.started(distributed=False):
     combine_and_test([pathlib.Path(folder) for folder in folders], workdir)
   return Model.load(workdir, warm=False)
@@ -56,11 +58,10 @@ def combine(folders: Sequence[str | pathlib.Path], workdir: str | pathlib.Path) 
 def combine_and_test(
   folders: Sequence[pathlib.Path],
   workdir: pathlib.Path,
-  least: int = 2,
-  settings: Mapping[str, Any] | None = None,
+  settings: Mapping[str, Any] = MappingProxyType({}),
   least_weight: float = 0.0,
 ) -> dict[str, float]:
-  """Joins `least` runs or more, and tests the combination; see `combine`.
+  """Joins runs, or copies a single one, and tests the combination; see `combine`.
 
   Its config is that of the first by name, with these settings. Runs that weigh less than `least_weight` are
   left out.
@@ -68,16 +69,14 @@ def combine_and_test(
   Returns:
     The test metrics, as fractions; none if no test row has a label.
   """
-  if len(folders) < least:
-    raise UserError(f"two or more runs can be combined, and got {len(folders)}")
   members = _named(folders)
   _check(members)
   with contextlib.ExitStack() as stack:
     stack.enter_context(locks.in_use(workdir, doing=_COMBINES))
     writer = stack.enter_context(contextlib.closing(MetricWriter(workdir)))
     with writer.stage("combine"):
-      _write(members, workdir, settings or {}, least_weight)
-    return tested(runs.reopen(workdir).trained(), writer)
+      _write(members, workdir, settings, least_weight)
+    return test_table.test(runs.reopen(workdir).trained(), writer)
 
 
 def _named(folders: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
@@ -93,17 +92,16 @@ def _named(folders: Sequence[pathlib.Path]) -> dict[str, pathlib.Path]:
 
 def _check(members: Mapping[str, pathlib.Path]) -> None:
   """Raises UserError for a folder without a finished run, and for runs that do not fit together."""
-  (_, first), *others = ((folder, _opened(folder)) for folder in members.values())
-  files = _files(first)
-  for folder, run in others:
-    if differs := min((name for name, entry in _files(run) ^ files), default=""):
-      raise ConfigError(
-        f"{first.workdir} and {folder} are of other data ({differs} differs); combine runs on the same data"
-      )
+  first, *others = map(_opened, members.values())
+  for run in others:
+    both = f"{first.workdir} and {run.workdir}"
+    files, others_files = (each.dataset.manifest["files"] for each in (first, run))
+    if differs := create.differing(files, others_files, _MAY_DIFFER):
+      raise ConfigError(f"{both} are of other data ({differs} differs); combine runs on the same data")
     if not np.array_equal(run.data.validation.row_numbers, first.data.validation.row_numbers):
       raise ConfigError(
-        f"{first.workdir} and {folder} held out other rows, so there is nothing to fit their combination on; "
-        "train with the same data.num_validation and train.seed"
+        f"{both} held out other rows, so there is nothing to fit their combination on; train with the same "
+        "data.num_validation and train.seed"
       )
 
 
@@ -121,13 +119,6 @@ def _opened(folder: pathlib.Path) -> runs.Run:
   if not (folder / run_folder.HYBRID).exists() or (config.train.refit and not run.is_refitted):
     raise UserError(f"{folder}: not finished; give its --mode=train command again, and it goes on")
   return run
-
-
-def _files(run: runs.Run) -> set[tuple[str, str]]:
-  """Returns name and checksum of each prepared file of texts and labels."""
-  files = run.dataset.manifest["files"].items()
-  kept = ((name, entry) for name, entry in files if not any(part in name for part in _MAY_DIFFER))
-  return {(name, json.dumps(entry, sort_keys=True)) for name, entry in kept}
 
 
 def _write(
@@ -164,16 +155,13 @@ def _write(
 
 def _check_same(members: Mapping[str, pathlib.Path], workdir: pathlib.Path) -> None:
   """Raises ConfigError unless the folder holds the combination of exactly these runs."""
-  same = run_folder.combined(workdir) == list(members)
-  if not same or not all(_is_same(folder, workdir, name) for name, folder in members.items()):
-    raise ConfigError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER, or delete this one")
-
-
-def _is_same(folder: pathlib.Path, workdir: pathlib.Path, name: str) -> bool:
-  kept = workdir / run_folder.MEMBERS / name
-  return all(
-    filecmp.cmp(folder / file, kept / file, shallow=False) for file in ("config.json", "hybrid.json")
+  same = run_folder.combined(workdir) == list(members) and all(
+    filecmp.cmp(folder / file, workdir / run_folder.MEMBERS / name / file, shallow=False)
+    for name, folder in members.items()
+    for file in ("config.json", run_folder.HYBRID)
   )
+  if not same:
+    raise ConfigError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER, or delete this one")
 
 
 def _link(folder: pathlib.Path, destination: pathlib.Path) -> None:

@@ -18,10 +18,9 @@ from xmc_jax.runs.run import Run
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
 from xmc_jax.storage.checkpoints import Checkpoints
-from xmc_jax.training import optimizer, readings, validation
-from xmc_jax.training.nonfinite_guard import NonFiniteGuard
+from xmc_jax.training import optimizer, readings
+from xmc_jax.training.limits import NonFiniteGuard, TimeLimit
 from xmc_jax.training.step import TrainStep
-from xmc_jax.training.time_limit import TimeLimit
 from xmc_jax.types import EXTRA_STATE, Batch, TrainState
 
 
@@ -39,18 +38,13 @@ def train(run: Run, writer: MetricWriter, stop: Stop | None = None, last_step: i
     SystemExit, KeyboardInterrupt: a stop was requested; all is saved.
   """
   stop = stop or Stop(0.0)
-  total_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
-  optimiser = optimizer.make(run.config, total_steps)
+  all_steps = run.config.train.num_epochs * run.batches.steps_per_epoch
+  last_step = min(last_step or all_steps, all_steps)
+  optimiser = optimizer.make(run.config, all_steps)
   step = TrainStep(run.method, run.mesh, run.config.train, optimiser, writer)
   checkpoints = Checkpoints(
     run.workdir, run.config.checkpoint.keep, _saves_in_background(run.config.checkpoint.in_background)
   )
-  _train(run, writer, stop, step, min(last_step or total_steps, total_steps), checkpoints)
-
-
-def _train(
-  run: Run, writer: MetricWriter, stop: Stop, step: TrainStep, last_step: int, checkpoints: Checkpoints
-) -> None:
   with writer.stage("restore"):
     newest = checkpoints.latest_valid()
     initial = run.initial_parameters(from_other_run=newest is None)
@@ -217,7 +211,7 @@ class _Loop:
     improved = False
     if evaluates:
       try:
-        improved = validation.update(self._trained(step), self._writer, self._record)
+        improved = readings.validate(self._trained(step), self._writer, self._record)
       except StopRequested:
         self._record.unscored = True
         self._save()

@@ -1,34 +1,19 @@
-"""Trains one run, fits its ranking, and tests it."""
+"""Trains one run, and fits its ranking."""
 
 import contextlib
-import json
 import pathlib
 from collections.abc import Iterator
 
 import ml_collections
 
-from xmc_jax.console import say, show
+from xmc_jax.console import say
 from xmc_jax.distributed import runtime
 from xmc_jax.distributed.preemption import Stop
 from xmc_jax.runs import create, label_frequency, ranking
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.trained import Trained
-from xmc_jax.storage import atomic, locks
-from xmc_jax.training import guide, loop, refit, test_table
-
-
-def tested(trained: Trained, writer: MetricWriter) -> dict[str, float]:
-  """Tests a finished run, and writes the time that it took; returns the test metrics, or none."""
-  run = trained.run
-  if why := test_table.why_none(run.dataset):
-    say(f"note: {why}, so there is no test table")
-  means = {} if why else test_table.write(trained, writer)[0]
-  show(guide.next_commands(run))
-  if runtime.is_main_process():
-    (run.workdir / "report").mkdir(exist_ok=True)
-    seconds = json.dumps(dict(writer.seconds), indent=2)
-    atomic.write_text(run.workdir / "report" / "seconds.json", f"{seconds}\n")
-  return means
+from xmc_jax.storage import locks
+from xmc_jax.training import guide, loop, refit
 
 
 @contextlib.contextmanager

@@ -2,12 +2,27 @@
 
 from xmc_jax import console, data, metrics, report
 from xmc_jax.console import say, show
+from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.runs import evaluate, ranking
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
 from xmc_jax.runs.trained import Trained
+from xmc_jax.storage import atomic
 from xmc_jax.training import guide
+
+
+def test(trained: Trained, writer: MetricWriter) -> dict[str, float]:
+  """Tests a finished run, and writes the time that it took; returns the test metrics, or none."""
+  run = trained.run
+  if why := why_none(run.dataset):
+    say(f"note: {why}, so there is no test table")
+  means = {} if why else write(trained, writer)[0]
+  show(guide.next_commands(run))
+  if runtime.is_main_process():
+    (run.workdir / "report").mkdir(exist_ok=True)
+    atomic.write_json(run.workdir / "report" / "seconds.json", writer.seconds)
+  return means
 
 
 def why_none(dataset: data.Dataset) -> str:

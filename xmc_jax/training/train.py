@@ -8,8 +8,8 @@ from xmc_jax import config as configs
 from xmc_jax import methods
 from xmc_jax.distributed import runtime
 from xmc_jax.runs.model import Model
-from xmc_jax.training import auto
-from xmc_jax.training.one_run import tested, train_run
+from xmc_jax.training import auto, test_table
+from xmc_jax.training.one_run import train_run
 
 
 def train(config: ml_collections.ConfigDict, workdir: str | pathlib.Path = "") -> Model:
@@ -57,4 +57,4 @@ def train_and_test(
   if config.auto.minutes:
     return auto.train_and_test(config, workdir, owns_process)
   with train_run(config, workdir, owns_process) as (trained, writer):
-    return tested(trained, writer)
+    return test_table.test(trained, writer)

@@ -1,4 +1,4 @@
-"""Stops a training when its loss or gradient is not finite."""
+"""Ends a training when its time is over (`config.train.minutes`), or its loss or gradient is not finite."""
 
 import math
 import pathlib
@@ -7,12 +7,39 @@ import jax
 import numpy as np
 
 from xmc_jax.console import say
+from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
+from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import atomic
 from xmc_jax.storage.checkpoints import Checkpoints
 from xmc_jax.types import Array
 
 _StepMetrics = tuple[int, np.ndarray, dict[str, Array]]  # (step, its training rows, its metrics)
+
+
+class TimeLimit:
+  """Knows whether another epoch fits into the time of a run, which includes that of stopped processes.
+
+  Args:
+    minutes: from the run's beginning; 0 is no limit.
+    writer: has the run's time by stage.
+  """
+
+  def __init__(self, minutes: float, writer: MetricWriter):
+    self._minutes, self._writer = minutes, writer
+    self._spent = self._without_compiling()
+
+  def end_epoch(self) -> bool:
+    """Returns, on every process, whether another epoch like the one that ends here is too long."""
+    before, self._spent = self._spent, self._without_compiling()
+    end = sum(self._writer.seconds.values()) + self._spent - before
+    is_over = bool(self._minutes) and bool(runtime.from_main_process(np.array(end > 60 * self._minutes)))
+    if is_over:
+      say(f"train: another epoch does not fit into train.minutes = {self._minutes:g}; stopping")
+    return is_over
+
+  def _without_compiling(self) -> float:
+    return sum(self._writer.seconds.values()) - self._writer.seconds["compile"]
 
 
 class NonFiniteGuard:
@@ -35,18 +62,15 @@ class NonFiniteGuard:
 
   def add(self, step: int, rows: np.ndarray, metrics: dict[str, Array]) -> None:
     """Keeps the metrics of a step, and reads those of the step before."""
-    pending, self._pending = self._pending, (step, rows, metrics)
-    self._read(pending)
+    self.flush()
+    self._pending = step, rows, metrics
 
   def flush(self) -> None:
     """Reads the metrics of the latest step."""
-    pending, self._pending = self._pending, None
-    self._read(pending)
-
-  def _read(self, pending: _StepMetrics | None) -> None:
-    if pending is None:
+    if self._pending is None:
       return
-    step, rows, metrics = pending
+    step, rows, metrics = self._pending
+    self._pending = None
     found = {name: float(value) for name, value in jax.device_get(metrics).items()}
     broken = [name for name in ("loss", "gradient_norm") if not math.isfinite(found[name])]
     if not broken:
