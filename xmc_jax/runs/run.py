@@ -34,7 +34,6 @@ class Run:
 
   Args:
     config, workdir, dataset: the settings, the run's folder, the prepared data.
-    num_devices_begun: number of devices that the run began on; 0 means those of its mesh.
     ranking_folder: folder of the files that are fitted to the parameters for ranking; None is `workdir`.
 
   Attributes:
@@ -44,7 +43,6 @@ class Run:
     method: the paper's functions.
     embedder: TableEmbedder, embeds tables of texts by the method.
     saved: SavedSteps, opens the parameters in the folder.
-    num_devices_begun: as given.
     members: by name, the runs that a combination joins; the rest is then that of the first.
   """
 
@@ -56,7 +54,6 @@ class Run:
     workdir: pathlib.Path,
     dataset: data.Dataset,
     *,
-    num_devices_begun: int = 0,
     ranking_folder: pathlib.Path | None = None,
   ):
     self.config, self.workdir, self.dataset = config, workdir, dataset
@@ -65,7 +62,6 @@ class Run:
     self.saved = SavedSteps(workdir, config)
     configs.check_against_devices(config, len(jax.devices()))
     self.mesh = sharding.make(config.mesh.data, config.mesh.label)
-    self.num_devices_begun = num_devices_begun or self.mesh.size
     self.method = methods.make(config, self._info())
     self.check_scores(config.eval.scores)
     self.embedder = self._embedder_of(dataset)
@@ -176,15 +172,15 @@ class Run:
     theirs, ours = other.dataset.num_labels, self.dataset.num_labels
     if sharding.splits_rows(own, rules) and theirs != ours:
       raise UserError(f"it has {theirs:,} labels, and this run has {ours:,}")
-    most = max(other.num_devices_begun, self.mesh.size)
+    begun = methods.read_config(other.workdir / "config.json").mesh
+    most = max(begun.data * begun.label, self.mesh.size)  # rows were padded to a multiple of its devices
     named, like = ({"params": params, "extra_state": extra} for params, extra in (start, own))
     fitted = sharding.fit_rows(named, like, rules, most=most)
     return fitted["params"], fitted["extra_state"]
 
   def ranking_in(self, folder: pathlib.Path) -> "Run":
     """Returns a copy of the run that keeps its ranking files in another folder."""
-    begun = self.num_devices_begun
-    return Run(self.config, self.workdir, self.dataset, num_devices_begun=begun, ranking_folder=folder)
+    return Run(self.config, self.workdir, self.dataset, ranking_folder=folder)
 
   def with_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> "Run":
     """Returns a copy of a trained run that ranks more labels, by vectors of their texts alone."""
@@ -251,11 +247,10 @@ def reopen(
   methods.check_config(config)
   if run_folder.combined(workdir):
     return reopen_members(workdir, config, devices)
-  begun = config.mesh.data * config.mesh.label
   config = _on_this_machine(config, workdir, devices)
   if not dataset or dataset.manifest["files"] != data.read_manifest(workdir / "data")["files"]:
     dataset = data.load_prepared(workdir / "data")
-  return Run(config, workdir, dataset, num_devices_begun=begun)
+  return Run(config, workdir, dataset)
 
 
 def reopen_members(
