@@ -60,12 +60,6 @@ RANKING = Ranking(
 )
 
 
-def test_filtered_labels_are_not_true():
-  kept = SPLIT.unfiltered_positives
-  np.testing.assert_array_equal(kept.toarray(), [[0, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0]])
-  assert kept.nnz == 3
-
-
 def test_metrics_by_hand():
   found = evaluate.score(_run(TRAIN, 3), SPLIT, RANKING)
   names = ("P", "nDCG", "R", "PSP", "PSnDCG", "coverage")
@@ -126,10 +120,8 @@ def test_probabilities_are_held_against_the_truth(tmp_path):
   assert found["ece"] == pytest.approx((0.1 + 2 * 0.2 + 0.7 + 0.4 + 0.5 + 0.6 + 0.1) / 8)
   assert found["ece_first"] == pytest.approx((0.1 + 0.6 + 0.4) / 3)
   assert found["note"] == ""  # three rows prove nothing
-  run = SimpleNamespace(workdir=tmp_path, config=_run(TRAIN, 3, tmp_path).config)
-  run.config.eval.scores = "hybrid"
-  assert evaluate.stored_calibration(run, "hybrid", 1) == found
-  assert evaluate.stored_calibration(run, "hybrid", 2) == evaluate.stored_calibration(run, "fused", 1) == {}
+  assert evaluate.stored_report(tmp_path, "", 1)["calibration"] == found
+  assert evaluate.stored_report(tmp_path, "", 2) == evaluate.stored_report(tmp_path, "_fused", 1) == {}
 
 
 def test_probabilities_that_are_far_off_are_noted():

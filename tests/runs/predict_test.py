@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
+from kills import killed
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
@@ -27,7 +28,7 @@ from xmc_jax.cli import interactive
 from xmc_jax.data import documents
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import explanations
-from xmc_jax.runs import added_labels, ranking, trained
+from xmc_jax.runs import label_functions, ranking, trained
 from xmc_jax.runs.predict import predict_command, predict_lines
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -153,33 +154,29 @@ def test_a_source_that_finds_few_labels_gives_fewer(workdir):
   assert interactive.labels_as_text(model, "zzz", 60) == ""
 
 
-def test_a_killed_command_goes_on_with_reasons_or_without(explained, tmp_path, monkeypatch, capsys):
+def test_a_killed_command_goes_on_with_reasons_or_without(explained, tmp_path, capsys):
   """Not the one after the other; what the first command makes for ranking is no change of the run."""
   for name in ("memory.npy", "hybrid.json"):
     (explained / name).unlink(missing_ok=True)
-  source, target = tmp_path / "texts.txt", tmp_path / "found.jsonl"
+  source = tmp_path / "texts.txt"
   source.write_text("".join(f"{text}\n" for text in TEXTS))
-  usual, done = xmc_jax.Model.predict, []
 
-  def killed(*args, **kwargs):
-    done.append(None)
-    if len(done) == 3:
-      raise KeyboardInterrupt
-    return usual(*args, **kwargs)
-
-  def command(explain: bool) -> str:
-    predict_command(explained, str(source), str(target), 2, explain=explain, block=4)
+  def command(target: str, explain: bool) -> str:
+    predict_command(explained, str(source), str(tmp_path / target), 2, explain=explain, block=4)
     return capsys.readouterr().err
 
   for goes_on in (True, False):
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-      patch.setattr(xmc_jax.Model, "predict", killed)
-      done.clear()
-      command(explain=True)
-    assert ("going on after 8 texts" in command(explain=goes_on)) == goes_on
-    lines = [json.loads(line) for line in target.read_text().splitlines()]
+    (tmp_path / "found").unlink(missing_ok=True)
+    with killed(xmc_jax.Model, "predict", 3):
+      command("found", explain=True)
+    assert not (tmp_path / "found").exists()
+    assert ("predict: going on after 8 texts" in command("found", explain=goes_on)) == goes_on
+    command("undisturbed", explain=goes_on)
+    assert (tmp_path / "found").read_bytes() == (tmp_path / "undisturbed").read_bytes()
+    lines = [json.loads(line) for line in (tmp_path / "found").read_text().splitlines()]
     assert [line["text"] for line in lines] == TEXTS
     assert all(("why" in label) == goes_on for line in lines for label in line["labels"])
+  assert not list(tmp_path.glob("*.part*"))
 
 
 # --- a prompt ---
@@ -279,5 +276,5 @@ def test_labels_follow_the_text_as_it_is_typed(workdir, model):
 
 def test_added_labels_without_a_key_are_called_by_their_text(tmp_path):
   (tmp_path / "new.csv").write_text("id,text\n,Ulm\n,Trier\nx, Bern \n")
-  found = added_labels.read(tmp_path / "new.csv", {"options": data.Options()._asdict()})
+  found = label_functions.read_added(tmp_path / "new.csv", {"options": data.Options()._asdict()})
   assert found == {"Ulm": "Ulm", "Trier": "Trier", "x": "Bern"}

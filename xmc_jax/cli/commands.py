@@ -152,12 +152,12 @@ def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores
     scores: what labels are ranked by; '' is the run's own.
   """
   from xmc_jax import export as exports
-  from xmc_jax.runs import added_labels
+  from xmc_jax.runs import label_functions
 
   if not added:
     return exports.export(workdir, destination, scores)
   folder = pathlib.Path(destination).expanduser() if destination else workdir / "export"
-  new = added_labels.read(pathlib.Path(added).expanduser(), data.read_manifest(workdir / "data"))
+  new = label_functions.read_added(pathlib.Path(added).expanduser(), data.read_manifest(workdir / "data"))
   exports.add_labels(folder, list(new.values()), list(new))
 
 

@@ -192,12 +192,6 @@ def calibration(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, object]:
   return {"ece": every.ece, "ece_first": first.ece, "note": note if large else "", "bins": bins}
 
 
-def stored_calibration(run: Run, scores: str, step: int) -> dict[str, Any]:
-  """Reads what `calibration` returned for these parameters from metrics.json; {} if it is not there."""
-  suffix = "" if scores == run.config.eval.scores else f"_{scores}"
-  return stored_report(run.workdir, suffix, step).get("calibration", {})
-
-
 def stored_report(workdir: pathlib.Path, suffix: str, step: int) -> dict[str, Any]:
   """Reads what `write_report` wrote; {} if there is none, or if it is of another step."""
   try:

@@ -1,12 +1,19 @@
-"""Tells what the embedding functions of a method read, and so whether labels can be added by their texts."""
+"""Adds labels by their texts, if those alone are what a method's embedding functions read."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import export as jax_export
 
+from xmc_jax import data
+from xmc_jax.console import say
+from xmc_jax.data import documents
+from xmc_jax.data.formats import columns, label_tables
+from xmc_jax.data.formats.label_ids import Vocabulary
+from xmc_jax.data.formats.table_files import SUFFIXES, column_names, suffix
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import UserError
 from xmc_jax.types import Array, PyTree, Tokens
@@ -81,3 +88,41 @@ def filled(trained: "Trained", given: Mapping[str, Array]) -> tuple[PyTree, PyTr
 
   tree = jax.tree_util.tree_map_with_path(pick, trained.tree)
   return tree["params"], tree["extra_state"]
+
+
+def read_added(path: Path, manifest: dict) -> dict[str, str]:
+  """Reads new labels, a text a line or a table, as `{key: text}`; leaves out those without a text.
+
+  Args:
+    path: the file.
+    manifest: of the run's data, whose columns `label_text` and `label_parent` count if the file has them.
+  """
+  notices: list[str] = []
+  options = data.Options()
+  if suffix(path) in SUFFIXES:
+    have = column_names(path, notices, options)
+    own = {key: manifest["options"][key] for key in ("label_text", "label_parent")}
+    options = options._replace(
+      **{key: name for key, name in own.items() if columns.named_columns(name, have)}
+    )
+  table = label_tables.read(path, options, notices)
+  for notice in dict.fromkeys(notices):
+    say(f"note: {documents.without_settings(notice)}")
+  pairs = zip(table.keys, table.texts)
+  return {key.strip() or text.strip(): " ".join(text.split()) for key, text in pairs if text.strip()}
+
+
+def with_added(trained: "Trained", added: str | Path | Mapping[str, str]) -> "Trained":
+  """Returns a trained run with the labels of a file, or of `{key: text}`, that it lacks.
+
+  Raises:
+    UserError: the run ranks labels by more than their texts.
+  """
+  dataset = trained.run.dataset
+  texts = added if isinstance(added, Mapping) else read_added(Path(added).expanduser(), dataset.manifest)
+  for member in trained.members.values():
+    check_by_text(member, "train a run on data that have these labels")
+  known = Vocabulary(list(dataset.labels.texts), list(dataset.label_keys))
+  new = {key: text for key, text in texts.items() if key not in known and text not in known}
+  say(f"{len(new):,} labels added, {len(texts) - len(new):,} were there already")
+  return trained.with_labels(list(new.values()), list(new)) if new else trained

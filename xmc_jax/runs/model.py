@@ -15,7 +15,7 @@ from xmc_jax.retrieval.explanations import as_dict
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs import added_labels, evaluate, ranking
+from xmc_jax.runs import evaluate, label_functions, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.trained import Trained
 
@@ -133,7 +133,7 @@ class Model:
         ranker's file is damaged, or needs LightGBM, which is not installed.
     """
     trained = runs.reopen(pathlib.Path(workdir), backend=backend).trained()
-    model = cls(added_labels.with_labels(trained, add_labels) if add_labels else trained, scores)
+    model = cls(label_functions.with_added(trained, add_labels) if add_labels else trained, scores)
     if warm:
       train = model._run.dataset.train
       usual = np.argsort(train.tokens.lengths, kind="stable")[len(train) // 2]
@@ -165,7 +165,8 @@ class Model:
 
   @functools.cached_property
   def _calibration(self) -> dict[str, Any]:
-    return evaluate.stored_calibration(self._run, self._chosen, self.step)
+    suffix = "" if self._chosen == self._run.config.eval.scores else f"_{self._chosen}"
+    return evaluate.stored_report(self._run.workdir, suffix, self.step).get("calibration", {})
 
   @property
   def calibration_error(self) -> float | None:
