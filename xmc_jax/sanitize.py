@@ -1,6 +1,7 @@
 """Makes texts from data safe to print: they may contain control characters, which a terminal obeys."""
 
 import re
+import sys
 
 # C0 and C1 controls except tab and line feed, delete, changes of text direction, lone surrogates.
 _UNSAFE = re.compile(
@@ -19,9 +20,13 @@ def text(shown: str) -> str:
   return _UNSAFE.sub(_REPLACEMENT, shown)
 
 
-def line(shown: str) -> str:
-  """Makes a text one safe line: replaces unsafe characters, and each run of white space by one space."""
-  return text(" ".join(shown.split()))
+def line(shown: str, longest: int = sys.maxsize) -> str:
+  """Makes a text one safe line: replaces unsafe characters, and each run of white space by one space.
+
+  A line of more characters than `longest` is cut, and ends with an ellipsis.
+  """
+  found = text(" ".join(shown.split()))
+  return found if len(found) <= longest else f"{found[:longest]}…"
 
 
 def json(dumped: str) -> str:

@@ -26,56 +26,26 @@ from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.training import loop
 
 HERE = pathlib.Path(__file__).parents[1]
-# Runs the command line, and kills itself at the point and count in $KILL.
+# Runs the command line, and kills itself before a call of a function: its owner, its name and how many calls.
 DRIVER = """
-import os, pathlib, signal, sys
+import os, pkgutil, signal
 from xmc_jax import main
-from xmc_jax.storage import checkpoints
-from xmc_jax.training import loop
-from xmc_jax.runs import ranking
 
-point, left = os.environ["KILL"].split(":")
-left, armed = int(left), False
+owner, name, left = os.environ["KILL"].split()
+owner, left = pkgutil.resolve_name(owner), int(left)
+original = getattr(owner, name)
 
-def die():
-  os.kill(os.getpid(), signal.SIGKILL)
-
-def count():
+def wrapped(*args, **kwargs):
   global left
   left -= 1
-  return left <= 0
+  if not left:
+    os.kill(os.getpid(), signal.SIGKILL)
+  return original(*args, **kwargs)
 
-def kill_before(owner, name, when=lambda: True):
-  original = getattr(owner, name)
-  def wrapped(*args, **kwargs):
-    if when() and count():
-      die()
-    return original(*args, **kwargs)
-  setattr(owner, name, wrapped)
-
-original_save = checkpoints.StepFolder.save
-def save(self, step, *args):
-  global armed
-  armed = self.folder.name == point.partition("_")[0]
-  original_save(self, step, *args)
-  armed = False
-  if point == f"{self.folder.name}_saved" and count():
-    die()
-checkpoints.StepFolder.save = save
-
-if point == "link":
-  kill_before(os, "link")
-elif point == "step":
-  kill_before(loop.TrainStep, "__call__")
-elif point == "evaluate":
-  kill_before(ranking.Index, "search")
-elif point.endswith("_rename"):
-  for owner, name in ((os, "rename"), (os, "replace"), (pathlib.Path, "rename"), (pathlib.Path, "replace")):
-    kill_before(owner, name, lambda: armed)
-elif point.endswith("_delete"):
-  kill_before(os, "unlink", lambda: armed)
+setattr(owner, name, wrapped)
 main.cli()
 """
+STEP, SAVING = "xmc_jax.training.loop:TrainStep __call__", "xmc_jax.storage.checksums write_manifest"
 
 
 def _command(workdir, config, kill=""):
@@ -89,14 +59,14 @@ def _command(workdir, config, kill=""):
 # Six steps an epoch, a checkpoint every two, an evaluation every six. What the run goes on from
 # after each kill is the newest checkpoint.
 KILLS = [
-  ("link:4", 0),  # while the data are put into the run's folder
-  ("step:4", 2),  # inside an epoch, one step after a save
-  ("evaluate:1", 4),
-  ("checkpoints_rename:1", 4),  # in the middle of saving step 6
-  ("checkpoints_saved:1", 6),  # right after it, before its parameters are kept as the best
-  ("best_rename:1", 6),  # in the middle of keeping them, which the next start makes up for
-  ("best_saved:1", 6),  # right after that
-  ("checkpoints_delete:2", 8),  # while an older step is deleted
+  ("os link 4", 0),  # while the data are put into the run's folder
+  (f"{STEP} 4", 2),  # inside an epoch, one step after a save
+  ("xmc_jax.runs.ranking:Index search 1", 4),  # in an evaluation
+  (f"{SAVING} 1", 4),  # in the middle of saving step 6
+  ("xmc_jax.storage.checkpoints:Checkpoints keep_best 1", 6),  # before its parameters are kept as the best
+  (f"{SAVING} 1", 6),  # in the middle of keeping them, which the next start makes up for
+  (f"{STEP} 1", 6),  # right after that
+  ("os rmdir 1", 8),  # while an older step is deleted
 ]
 
 
@@ -148,7 +118,7 @@ def test_so_does_one_that_saves_in_the_background(data, tmp_path, monkeypatch):
   ]
   undisturbed = _command(tmp_path / "undisturbed", configs[0])
   assert undisturbed.returncode == 0, undisturbed.stderr
-  for kill in ("step:6", "checkpoints_rename:1", "best_rename:1"):
+  for kill in (f"{STEP} 6", f"{SAVING} 1", f"{SAVING} 2"):
     killed = _command(tmp_path / "killed", configs[1], kill)
     assert killed.returncode == -9, f"{kill}: {killed.stderr}"
   last = _command(tmp_path / "killed", configs[1])

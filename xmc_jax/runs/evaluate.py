@@ -259,29 +259,18 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
   truth, lines = split.unfiltered_positives, []
   for row, reason in zip(rows, reasons):
     true = set(truth[row].indices.tolist())
-    lines.append(f"  {_cut(split.texts[row])}")
+    lines.append(f"  {sanitize.line(split.texts[row], _LONGEST)}")
     ranked = [label for label in ranking.ids[row, :_LABELS_SHOWN].tolist() if label >= 0]
     missed = sorted(true - set(ranked))[:_LABELS_SHOWN]
     marks = [*("✓" if label in true else "·" for label in ranked), *("○" for _ in missed)]
     for mark, label in zip(marks, ranked + missed):
-      lines.append(f"    {mark} {_cut(run.dataset.labels.texts[label])}")
+      lines.append(f"    {mark} {sanitize.line(run.dataset.labels.texts[label], _LONGEST)}")
     lines += [f"      why the first: {words}" for words in reason.values()]
   return "\n".join(lines)
 
 
-def _cut(text: str) -> str:
-  line = sanitize.line(text)
-  return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
-
-
 def _right_and_wrong(truth: sp.csr_matrix, firsts: np.ndarray, count: int) -> np.ndarray:
-  """Returns `count` random rows; half of them, rounded up, have a true first label, if there are so many.
-
-  Args:
-    truth: CSR `[n, L]`.
-    firsts: `[n, 1]` first labels, -1 if there is none.
-    count: how many, if there are so many.
-  """
+  """Returns `count` random rows; half of them, rounded up, have a true first label, if there are so many."""
   is_right = np.zeros(len(firsts), bool)
   is_right[find_hits(firsts, as_truth(truth)).rows] = True
   rows = np.random.default_rng(0).permutation(len(firsts))

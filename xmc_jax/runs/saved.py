@@ -12,10 +12,6 @@ from xmc_jax.storage.checkpoints import StepFolder
 class SavedSteps:
   """Reads the folders of steps of one run.
 
-  Args:
-    workdir: the run's folder.
-    config: the run's config.
-
   Attributes:
     newest: the newest steps, which a training continues from.
     best: the parameters with the best validation score.

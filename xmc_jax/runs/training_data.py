@@ -14,12 +14,8 @@ from xmc_jax.errors import ConfigError
 class TrainingData:
   """Splits a dataset's training rows into those to train on and those held out for validation.
 
-  Args:
-    config: the run's config.
-    dataset: the prepared data.
-
   Attributes:
-    dataset: as given.
+    dataset: the prepared data.
     train, validation: the labelled rows to train on, and those held out.
     num_labelled: number of the rows to train on that have a label to learn.
 

@@ -183,9 +183,7 @@ def _names(prepared: data.Dataset) -> list[str]:
 def _max_length(member: ml_collections.ConfigDict, prepared: data.Dataset) -> int:
   """Returns the `data.max_length` of members without a vocabulary of their own; says if it is not the usual.
 
-  Args:
-    member: the first one's config.
-    prepared: cut at its `data.max_length`.
+  `prepared` is cut at the `data.max_length` of this member.
   """
   given, counts = member.data.max_length, prepared.manifest["counts"]["train"]
   usual = methods.default_config().data.max_length
@@ -216,9 +214,7 @@ def _member(
 ) -> ml_collections.ConfigDict:
   """Returns the config of a member: its experiment's for the user's encoder, on the user's data.
 
-  Args:
-    config, name: of the whole, and of the member.
-    max_length: of members without a vocabulary of their own; None is the user's.
+  `max_length` is that of members without a vocabulary of their own; None is the user's.
   """
   values = checks.flatten(config).items()
   given = {key: value for key, value in values if key.startswith(_GIVEN) and value != ""}

@@ -40,8 +40,7 @@ def _example(dataset: Dataset) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-  line = sanitize.line(text)
-  return f"«{line if len(line) <= _LONGEST else line[:_LONGEST] + '…'}»"
+  return f"«{sanitize.line(text, _LONGEST)}»"
 
 
 def of_training(run: runs.Run) -> str:
