@@ -136,13 +136,17 @@ def test_other_settings_need_another_folder(data, tmp_path, monkeypatch):
   auto.train_and_test(config_of(data, **{"checkpoint.keep": 9}), tmp_path / "run")
 
 
-def test_the_first_steps_and_what_comes_after_a_training_take_of_its_minutes(data, tmp_path, monkeypatch):
+@pytest.mark.parametrize("refit", [False, True])
+def test_the_first_steps_and_what_comes_after_a_training_take_of_its_minutes(
+  data, tmp_path, monkeypatch, refit
+):
+  """A refit takes half of the time."""
   world = World(monkeypatch, dict.fromkeys(auto.MEMBERS, 40))
   world.trial = 60.0
-  auto.train_and_test(config_of(data), tmp_path / "run")
-  assert len(world.trained) == 1
+  auto.train_and_test(config_of(data, **{"train.refit": refit}), tmp_path / "run")
+  assert world.trained == [("rae_xmc", 7 if refit else 14)]
   # Of 540 seconds, ten for each of its sources, those of the combination, and the rest of the end.
-  assert 500 < 60 * world.minutes[0] < 540 - 3 * 10
+  assert 500 < 60 * world.minutes[0] * (1 + refit) < 540 - 3 * 10
 
 
 def test_what_does_not_fit_is_left_out_and_joins_with_more_minutes(data, tmp_path, monkeypatch):

@@ -239,9 +239,10 @@ def _train(
   if not budget.members.get(name):
     others = sum(map(bool, budget.members.values()))
     reserve = _reserve(prepared, budget, 1 + others)
-    epochs = _epochs_in(budget.left - reserve, config, folder) if budget.left > reserve else 0
+    trainings = 1 + config.train.refit  # the second one takes as long
+    epochs = _epochs_in((budget.left - reserve) / trainings, config, folder) if budget.left > reserve else 0
     fits = not others or epochs >= _FEWEST_EPOCHS
-    minutes = max(budget.left - reserve, 1.0) / 60  # without those that the first steps took
+    minutes = max(budget.left - reserve, 1.0) / trainings / 60  # without those that the first steps took
     budget.decide(name, **({"num_epochs": epochs, "minutes": minutes} if fits else {}))
     if not fits:
       say(f"auto: no time for {name}")
