@@ -212,18 +212,13 @@ def test_the_best_in_the_time_given(monkeypatch):
 
 REFUSED = {
   "epochs": ({"num_epochs": -1}, r"num_epochs = -1 is less than 0; set num_epochs=0 or more"),
-  "size": ({"batch_size": 1.5}, "batch_size = 1.5 is not a whole number"),
-  "rate": ({"learning_rate": -1.0}, "learning_rate = -1.0 must be more than 0"),
   "method": ({"method": "dexm"}, "method = 'dexm' is not one of .*; did you mean method='dexml'"),
   "classifier": ({"method": "dexa_classifier"}, "method = 'dexa_classifier' is not one of"),
   "not auto's": (
     {"method": "auto", "settings": None, "learning_rate": None, "num_epochs": 3},
     "num_epochs = 3: auto chooses it; leave it out",
   ),
-  "minutes of a method": (
-    {"minutes": 3},
-    "minutes = 3: more than 0 goes with method='auto'",
-  ),
+  "minutes of a method": ({"minutes": 3}, "minutes = 3: more than 0 goes with method='auto'"),
   "no minutes": ({"method": "auto", "minutes": 0}, "minutes = 0: more than 0 goes"),
   "minutes in settings": ({"settings": {"auto.minutes": 3.0}}, "give it as minutes="),
   "scores": ({"scores": "encodr"}, "scores = 'encodr' is not one of .*; did you mean scores='encoder'"),

@@ -46,24 +46,22 @@ def same(found, expected):
   return all(np.array_equal(getattr(found, name), getattr(expected, name)) for name in parts)
 
 
-def test_a_pickle_predicts_the_same_bits(in_memory):
-  content, expected = in_memory
-  gc.collect()
-  read = pickle.loads(content)
-  assert same(read.predict_proba(TEXTS), expected) and list(read.classes_) == made_texts.NAMES
-  again = copy.deepcopy(read)
-  assert again._fitted._run != read._fitted._run  # a copy has its own files
-  del read
+def by_joblib(content):
+  file = io.BytesIO()
+  joblib.dump(pickle.loads(content), file, compress=3)
+  file.seek(0)
+  return joblib.load(file)
+
+
+@pytest.mark.parametrize("read", [pickle.loads, by_joblib])
+def test_a_pickle_predicts_the_same_bits(in_memory, read):
+  made, expected = read(in_memory[0]), in_memory[1]
+  assert same(made.predict_proba(TEXTS), expected) and list(made.classes_) == made_texts.NAMES
+  again = copy.deepcopy(made)
+  assert again._fitted._run != made._fitted._run  # a copy has its own files
+  del made
   gc.collect()
   assert same(again.predict_proba(TEXTS), expected)
-
-
-def test_joblib(in_memory):
-  made, expected = pickle.loads(in_memory[0]), in_memory[1]
-  file = io.BytesIO()
-  joblib.dump(made, file, compress=3)
-  file.seek(0)
-  assert same(joblib.load(file).predict_proba(TEXTS), expected)
 
 
 @pytest.mark.slow

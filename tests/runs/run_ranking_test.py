@@ -91,22 +91,12 @@ def test_validation_rows_are_in_the_memory_once_it_is_fitted(run, seen):
   every = labelled(truth, np.arange(len(run.dataset.train)))
   assert len(every) < len(run.dataset.train) and set(held_out.row_numbers) & set(every)
   assert_memory(afterwards, run, vectors, every)
+  assert afterwards.temperature == run.config.method.temperature
   ((retriever, queries, answers, exclude),) = seen["fits"]
   assert retriever.corpus.point_texts is while_fitting.point_texts
   assert list(queries.texts) == list(held_out.texts)
   np.testing.assert_allclose(queries.vectors, vectors[held_out.row_numbers], atol=1e-5)
   assert (answers != held_out.unfiltered_positives).nnz == 0 and (exclude != held_out.filter).nnz == 0
-
-
-def test_label_vectors_are_the_runs_own(run, seen):
-  trained = run.trained()
-  ranking.hybrid(trained)
-  (corpus,) = seen["corpora"]
-  assert corpus.label_vectors.keys() == {"encoder", "classifier"}
-  for view, vectors in corpus.label_vectors.items():
-    np.testing.assert_array_equal(vectors, trained.labels(view))
-  assert corpus.temperature == run.config.method.temperature
-  assert not seen["fits"]  # it was kept
 
 
 @pytest.mark.parametrize(
