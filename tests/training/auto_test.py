@@ -28,7 +28,7 @@ class World:
 
   def __init__(self, monkeypatch, costs):
     self.now, self.trained, self.combined, self.minutes, self.trial = 0.0, [], [], [], 0.0
-    self._costs, self.of_no_use = costs, ""
+    self._costs, self.of_no_use, self.goes_on = costs, "", False
     monkeypatch.setattr(auto.time, "monotonic", lambda: self.now)
     monkeypatch.setattr(auto, "_epochs_in", self._epochs_in)
     monkeypatch.setattr(auto, "train_run", self._train)
@@ -36,6 +36,8 @@ class World:
 
   def _epochs_in(self, seconds, config, folder):
     self.now += self.trial
+    if self.goes_on:
+      (folder / "checkpoints" / "5").mkdir(parents=True)
     return min(15, int(seconds // self._costs[config.name]))
 
   @contextlib.contextmanager
@@ -136,17 +138,17 @@ def test_other_settings_need_another_folder(data, tmp_path, monkeypatch):
   auto.train_and_test(config_of(data, **{"checkpoint.keep": 9}), tmp_path / "run")
 
 
-@pytest.mark.parametrize("refit", [False, True])
+@pytest.mark.parametrize("refit, goes_on", [(False, False), (True, False), (False, True)])
 def test_the_first_steps_and_what_comes_after_a_training_take_of_its_minutes(
-  data, tmp_path, monkeypatch, refit
+  data, tmp_path, monkeypatch, refit, goes_on
 ):
-  """A refit takes half of the time."""
+  """A refit takes half of the time; a run that goes on from its first steps counts them itself."""
   world = World(monkeypatch, dict.fromkeys(auto.MEMBERS, 40))
-  world.trial = 60.0
+  world.trial, world.goes_on = 60.0, goes_on
   auto.train_and_test(config_of(data, **{"train.refit": refit}), tmp_path / "run")
   assert world.trained == [("rae_xmc", 7 if refit else 14)]
   # Of 540 seconds, ten for each of its sources, those of the combination, and the rest of the end.
-  assert 500 < 60 * world.minutes[0] * (1 + refit) < 540 - 3 * 10
+  assert 500 < 60 * (world.minutes[0] * (1 + refit) - goes_on) < 540 - 3 * 10
 
 
 def test_what_does_not_fit_is_left_out_and_joins_with_more_minutes(data, tmp_path, monkeypatch):

@@ -240,9 +240,12 @@ def _train(
     others = sum(map(bool, budget.members.values()))
     reserve = _reserve(prepared, budget, 1 + others)
     trainings = 1 + config.train.refit  # the second one takes as long
-    epochs = _epochs_in((budget.left - reserve) / trainings, config, folder) if budget.left > reserve else 0
+    left = budget.left - reserve
+    epochs = _epochs_in(left / trainings, config, folder) if left > 0 else 0
     fits = not others or epochs >= _FEWEST_EPOCHS
-    minutes = max(budget.left - reserve, 1.0) / trainings / 60  # without those that the first steps took
+    if not run_folder.has_checkpoints(folder):  # else the run itself counts the time of its first steps
+      left = budget.left - reserve
+    minutes = max(left, 1.0) / trainings / 60
     budget.decide(name, **({"num_epochs": epochs, "minutes": minutes} if fits else {}))
     if not fits:
       say(f"auto: no time for {name}")
