@@ -14,8 +14,8 @@ from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError
 from xmc_jax.runs import evaluate
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.saved import SavedSteps
-from xmc_jax.training import loop, refit
+from xmc_jax.runs.trained import SavedSteps
+from xmc_jax.training import loop, one_run
 
 SETTINGS = {
   "train.refit": True,
@@ -37,7 +37,7 @@ def undisturbed(data, tmp_path_factory):
   [(34, 17, 19, 38), (17, 17, 19, 19), (12, 6, 6, 12), (5, 6, 7, 6), (1, 100, 30, 1)],
 )
 def test_as_many_epochs_as_were_best(best, per_epoch, of_all, last):
-  assert refit.last_step(best, per_epoch, of_all) == last
+  assert one_run.last_step(best, per_epoch, of_all) == last
 
 
 @pytest.mark.parametrize("key", ["data.num_validation", "train.num_epochs"])
@@ -96,9 +96,9 @@ def test_kills_leave_no_trace(undisturbed, data, tmp_path):
     return left[0] == 0
 
   for owner, name, when in (
-    (refit, "_on_all_rows", lambda run: True),
+    (one_run, "_on_all_rows", lambda run: True),
     (loop.TrainStep, "__call__", fourth_step_on_all),
-    (refit, "_save_final", lambda *_: True),
+    (one_run, "_save_final", lambda *_: True),
     (evaluate, "write_report", lambda *_: True),
   ):
     with killed(owner, name, when):

@@ -22,8 +22,7 @@ from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.retrieval import TableEmbedder
 from xmc_jax.retrieval.table_embedder import with_added_labels
-from xmc_jax.runs.saved import SavedSteps
-from xmc_jax.runs.trained import Trained
+from xmc_jax.runs.trained import SavedSteps, Trained
 from xmc_jax.runs.training_data import TrainingData
 from xmc_jax.storage import npy, path_safety, run_folder
 from xmc_jax.types import DatasetInfo, PyTree
