@@ -61,7 +61,7 @@ def assert_same_files(one: pathlib.Path, other: pathlib.Path):
 
 
 def is_memory(beside, path) -> bool:
-  return path.name == "memory.npy"
+  return pathlib.Path(path).name == "memory.npy"
 
 
 KILLS = {
