@@ -3,12 +3,14 @@
 import functools
 import sys
 
+import hypothesis
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from hypothesis import strategies as st
 
 from xmc_jax.distributed import sharding
-from xmc_jax.retrieval.search import search
+from xmc_jax.retrieval.search import contained, search, values_at
 
 
 def _csr(rows, num_labels):
@@ -71,3 +73,19 @@ def test_devices_search_the_next_block_while_the_host_stores_the_last(monkeypatc
   assert happened == [begun, begun, *stored, begun, *stored, *stored]
   expected = np.argsort(-(queries @ labels.T), axis=1, kind="stable")[:, :3]
   np.testing.assert_array_equal(found.ids, expected)
+
+
+@hypothesis.given(st.integers(0, 2**31), st.integers(0, 3), st.integers(1, 5), st.floats(0, 1))
+def test_values_are_looked_up(seed, num_rows, num_labels, share):
+  rng = np.random.default_rng(seed)
+  dense = (rng.random((num_rows, num_labels)) < share) * rng.normal(size=(num_rows, num_labels))
+  ids = rng.integers(0, num_labels, (num_rows, 4))
+  found = values_at(sp.csr_matrix(dense), ids)
+  assert found.dtype == np.float32
+  np.testing.assert_array_equal(found, np.take_along_axis(dense.astype(np.float32), ids, axis=1))
+  np.testing.assert_array_equal(contained(ids, sp.csr_matrix(dense)), found != 0)
+
+
+def test_values_of_a_row_whose_entries_are_in_disorder():
+  scores = sp.csr_matrix((np.array([1.0, 2.0, 3.0]), np.array([4, 0, 2]), np.array([0, 3])), (1, 5))
+  assert values_at(scores, np.array([[0, 1, 2, 3, 4]])).tolist() == [[2, 0, 3, 0, 1]]

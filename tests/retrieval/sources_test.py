@@ -1,15 +1,12 @@
 """Each source against its docstring done by brute force in float64, and what is left out."""
 
-import hypothesis
 import made_corpora
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from hypothesis import strategies as st
 
 from xmc_jax import config as configs
 from xmc_jax.retrieval.lexical import Lexicon
-from xmc_jax.retrieval.sources import SOURCES, Block, Corpus, Queries, Retriever, values_at
+from xmc_jax.retrieval.sources import SOURCES, Block, Corpus, Queries, Retriever
 
 VIEWS = ("encoder", "classifier")
 
@@ -132,21 +129,6 @@ def test_scores_are_asked_for_in_any_order_with_padding(retriever, queries):
     real = asked >= 0
     expected = np.take_along_axis(every, np.maximum(asked, 0), axis=1)
     np.testing.assert_allclose(found.scores_of(asked)[real], expected[real], rtol=1e-5, err_msg=name)
-
-
-@hypothesis.given(st.integers(0, 2**31), st.integers(0, 3), st.integers(1, 5), st.floats(0, 1))
-def test_values_are_looked_up(seed, num_rows, num_labels, share):
-  rng = np.random.default_rng(seed)
-  dense = (rng.random((num_rows, num_labels)) < share) * rng.normal(size=(num_rows, num_labels))
-  ids = rng.integers(0, num_labels, (num_rows, 4))
-  found = values_at(sp.csr_matrix(dense), ids)
-  assert found.dtype == np.float32
-  np.testing.assert_array_equal(found, np.take_along_axis(dense.astype(np.float32), ids, axis=1))
-
-
-def test_values_of_a_row_whose_entries_are_in_disorder():
-  scores = sp.csr_matrix((np.array([1.0, 2.0, 3.0]), np.array([4, 0, 2]), np.array([0, 3])), (1, 5))
-  assert values_at(scores, np.array([[0, 1, 2, 3, 4]])).tolist() == [[2, 0, 3, 0, 1]]
 
 
 # --- the registry ---

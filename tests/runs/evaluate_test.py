@@ -202,7 +202,7 @@ def _two_views(backend, folder, num_labels=1500):
     method=method,
     check_scores=lambda scores: None,
     data=SimpleNamespace(inverse_propensity=np.ones(num_labels)),
-    embedder=SimpleNamespace(labels=embed_labels, split_labels=embed_labels),
+    embedder=SimpleNamespace(labels=embed_labels),
   )
   return run, queries
 

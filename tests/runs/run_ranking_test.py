@@ -111,19 +111,19 @@ def test_validation_rows_are_in_the_memory_once_it_is_fitted(run, seen):
 )
 def test_a_training_ends_with_one_table_for_each_scorer(settings, scores, expected, tmp_path, monkeypatch):
   """After its last step each embeds labels once, whatever is fitted, tested and shown; so with points."""
-  embedded, train, embed_labels = [], loop.train, TableEmbedder.split_labels
-  embed_points = TableEmbedder.split_queries
+  embedded, train, embed_labels = [], loop.train, TableEmbedder.labels
+  embed_points = TableEmbedder.queries
 
-  def split_labels(self, params, extra_state, scorer=""):
-    embedded.append(scorer)
-    return embed_labels(self, params, extra_state, scorer)
+  def labels(self, params, extra_state, scorer="", ids=None):
+    embedded.extend([scorer] * (ids is None))
+    return embed_labels(self, params, extra_state, scorer, ids)
 
-  def split_queries(self, params, extra_state, tokens):
+  def queries(self, params, extra_state, tokens, *more):
     embedded.extend(["points"] * (len(tokens) == 200))
-    return embed_points(self, params, extra_state, tokens)
+    return embed_points(self, params, extra_state, tokens, *more)
 
-  monkeypatch.setattr(TableEmbedder, "split_labels", split_labels)
-  monkeypatch.setattr(TableEmbedder, "split_queries", split_queries)
+  monkeypatch.setattr(TableEmbedder, "labels", labels)
+  monkeypatch.setattr(TableEmbedder, "queries", queries)
   monkeypatch.setattr(loop, "train", lambda *parts: (train(*parts), embedded.clear()))
   settings = {**settings, **HYBRID, "eval.scores": scores}
   config = tiny_runs.config(tiny_runs.write_data(tmp_path / "data"), **settings)

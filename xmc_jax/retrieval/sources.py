@@ -19,7 +19,7 @@ from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import QueryWords, Words, largest
 from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
-from xmc_jax.retrieval.search import Ranking, padding, with_bias_column
+from xmc_jax.retrieval.search import Ranking, padding, values_at, with_bias_column
 
 _NEAR = 64  # nearest training queries that are used, by embedding and by words each
 _VOTERS, _SHARPNESS = 50, 8  # a training query's vote is its cosine to this power
@@ -254,19 +254,6 @@ def source_names(scorers: Iterable[str]) -> tuple[str, ...]:
   """Returns the sources that exist with these scorers, in the order of `SOURCES`."""
   scorers = tuple(scorers)
   return tuple(name for name in SOURCES if name != "classifier" or name in scorers)
-
-
-def values_at(scores: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
-  """Looks labels `[n, C]` up in a CSR `[n, L]`; returns `[n, C]` float32, 0 where there is no entry."""
-  if not scores.nnz:
-    return np.zeros(ids.shape, np.float32)
-  if not scores.has_sorted_indices:
-    scores.sort_indices()
-  width = np.int64(scores.shape[1])
-  keys = np.repeat(np.arange(scores.shape[0]), np.diff(scores.indptr)) * width + scores.indices
-  wanted = np.arange(len(ids))[:, None] * width + ids
-  places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-  return np.where(keys[places] == wanted, scores.data[places], 0).astype(np.float32)
 
 
 def _by_vectors(block: Block, name: str) -> Found:

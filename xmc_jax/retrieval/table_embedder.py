@@ -36,7 +36,7 @@ def with_added_labels(method: Method, num_trained: int) -> Method:
 class TableEmbedder:
   """Embeds whole tables by a method's functions, on all devices of a mesh.
 
-  Every process gets all vectors; of a table that is asked for as split, each of several processes keeps some.
+  The vectors are split over the processes.
 
   Args:
     method: the method whose functions embed.
@@ -70,7 +70,7 @@ class TableEmbedder:
     tokens: TokenTable,
     progress: Callable[[int], None] | None = None,
     few_shapes: bool = False,
-  ) -> np.ndarray:
+  ) -> Table:
     """Returns `[n, D]` embeddings of points.
 
     Args:
@@ -98,28 +98,17 @@ class TableEmbedder:
     on_cpu = self._mesh.devices.flat[0].platform == "cpu"
     return (1, 8) if on_cpu else (1, 8, 64)
 
-  def split_queries(self, params: PyTree, extra_state: PyTree, tokens: TokenTable) -> Table:
-    """Returns what `queries` does, split over the processes."""
-    return self._split(self._of_points(params, extra_state), tokens)
-
   def labels(
     self, params: PyTree, extra_state: PyTree, scorer: str = "", ids: np.ndarray | None = None
-  ) -> np.ndarray:
+  ) -> Table:
     """Returns `[n, D]` embeddings of labels `ids`, or of all, by a scorer of the method; '' is their sum."""
     tokens = self._labels if ids is None else self._labels.rows(ids)
     return self._embed(self._of_labels(params, extra_state, scorer), tokens, ids=ids)
 
-  def split_labels(self, params: PyTree, extra_state: PyTree, scorer: str = "") -> Table:
-    """Returns the embeddings of all labels as `labels` does, split over the processes."""
-    return self._split(self._of_labels(params, extra_state, scorer), self._labels)
-
-  def texts(self, params: PyTree, extra_state: PyTree, tokens: TokenTable) -> np.ndarray:
-    """Returns `[n, D]` embeddings of a table of anchors, by their texts alone."""
+  def texts(self, params: PyTree, extra_state: PyTree, tokens: TokenTable | None = None) -> Table:
+    """Returns `[n, D]` embeddings of a table of anchors, or of all labels, by their texts alone."""
+    tokens = self._labels if tokens is None else tokens
     return self._embed(self._of_labels(params, extra_state, _BY_TEXT), tokens)
-
-  def split_texts(self, params: PyTree, extra_state: PyTree) -> Table:
-    """Returns the embeddings of all labels by their texts alone, split over the processes."""
-    return self._split(self._of_labels(params, extra_state, _BY_TEXT), self._labels)
 
   @contextlib.contextmanager
   def watched(self, watch: Callable[[], None]) -> Iterator[None]:
@@ -145,21 +134,14 @@ class TableEmbedder:
       self._programs[function] = jax.jit(function, out_shardings=sharding.replicated(self._mesh))
     return self._programs[function]
 
-  def _split(self, embed: _Embed, tokens: TokenTable) -> Table:
-    if runtime.is_alone():
-      return self._embed(embed, tokens)
-    own = self._embed(embed, tokens, kept=split_table.own_range(len(tokens)))
-    return SplitTable(own, split_table.row_starts(len(tokens)))
-
   def _embed(
     self,
     embed: _Embed,
     tokens: TokenTable,
     progress: Callable[[int], None] | None = None,
     ids: np.ndarray | None = None,
-    kept: range | None = None,
     few_shapes: bool = False,
-  ) -> np.ndarray:
+  ) -> Table:
     axes = sharding.LABEL_ROWS
 
     def on_devices(part: Tokens, which: np.ndarray) -> Array:
@@ -176,14 +158,15 @@ class TableEmbedder:
     if few_shapes:
       size = next((size for size in self._few_sizes if size >= len(tokens)), self._few_sizes[-1])
     size = sharding.rounded_up(size, self._mesh.size)
-    return embed_table(
+    vectors = embed_table(
       on_devices,
       tokens,
       batch_size=size,
       max_length=self._max_length,
       local_rows=sharding.local_rows(size, self._mesh, *axes),
-      kept=kept,
+      kept=split_table.own_range(len(tokens)),
       packed=self._packed and not few_shapes,
       widths=length_buckets.few_widths(self._max_length) if few_shapes else (),
       progress=after_batch,
     )
+    return vectors if runtime.is_alone() else SplitTable(vectors, split_table.row_starts(len(tokens)))

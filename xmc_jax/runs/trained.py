@@ -150,7 +150,8 @@ class Trained:
     self, tokens: TokenTable, progress: Callable[[int], None] | None = None, few_shapes: bool = False
   ) -> np.ndarray:
     """Returns `[n, D]` embeddings of points; see `TableEmbedder.queries`."""
-    return self.run.embedder.queries(self.params, self.extra_state, tokens, progress, few_shapes)
+    vectors = self.run.embedder.queries(self.params, self.extra_state, tokens, progress, few_shapes)
+    return split_table.whole(vectors)
 
   def embed(
     self, texts: Sequence[str], progress: Callable[[int], None] | None = None, few_shapes: bool = False
@@ -162,12 +163,12 @@ class Trained:
   def labels(self, scorer: str = "") -> Table:
     """Returns the vectors of all labels by a scorer of the method; '' is their sum."""
     if scorer not in self._labels:
-      self._labels[scorer] = self.run.embedder.split_labels(self.params, self.extra_state_to_rank, scorer)
+      self._labels[scorer] = self.run.embedder.labels(self.params, self.extra_state_to_rank, scorer)
     return self._labels[scorer]
 
   def some_labels(self, scorer: str, ids: np.ndarray) -> np.ndarray:
     """Returns `[n, D]` vectors of labels `[n]`, by a scorer; '' is the sum of all. Keeps none."""
-    return self.run.embedder.labels(self.params, self.extra_state_to_rank, scorer, ids)
+    return split_table.whole(self.run.embedder.labels(self.params, self.extra_state_to_rank, scorer, ids))
 
   @property
   def points(self) -> np.ndarray:
@@ -186,7 +187,7 @@ class Trained:
     path, tokens = folder / run_folder.MEMORY, run.dataset.train.tokens
     if run_folder.is_stored(path):
       return npy.read(path, len(tokens))
-    vectors = run.embedder.split_queries(self.params, self.extra_state, tokens)
+    vectors = run.embedder.queries(self.params, self.extra_state, tokens)
     with contextlib.suppress(UserError):  # they are not stored in a full or read-only folder
       run_folder.write_table(path, vectors)
     runtime.barrier(path.name)
@@ -225,12 +226,12 @@ class Trained:
     def embed_queries() -> Table:
       if run is self.run and run.method.batch.frozen:
         return split_table.split(run.batches.vectors)
-      return embedder.split_queries(*trained, run.data.train.tokens)
+      return embedder.queries(*trained, run.data.train.tokens)
 
     return Snapshot(
       embed_queries,
       self.labels,
-      lambda: embedder.split_texts(*trained),
+      lambda: embedder.texts(*trained),
       truth=run.truth,
       filtered=run.data.train.filter,
       rows=run.batches.rows,
@@ -240,7 +241,7 @@ class Trained:
       params=self.params,
       extra_state=self.extra_state,
       sides=run.sides,
-      embed_anchors=lambda side: embedder.texts(*trained, side.anchors),
+      embed_anchors=lambda side: split_table.whole(embedder.texts(*trained, side.anchors)),
       biased=bool(self.run.config.method.get("log_prior")),
     )
 
@@ -249,7 +250,7 @@ class Trained:
     run, path = self.run, self.run.workdir / run_folder.VECTORS
     if run.method.batch.frozen and not run_folder.is_stored(path):
       tokens = run.data.train.tokens
-      run_folder.save_array(path, run.embedder.split_queries(self.params, self.extra_state, tokens))
+      run_folder.save_array(path, run.embedder.queries(self.params, self.extra_state, tokens))
 
 
 @contextlib.contextmanager
