@@ -17,14 +17,17 @@ _ROWS = 1 << 16  # points whose edges are added at a time
 def with_walks(edges: sp.csr_matrix, **options: Any) -> sp.csr_matrix:
   """Returns a graph with its own edges and those that random walks add: E' = E ∪ binarise(E W).
 
+  Row a of W has the anchors that the walk from a visits in `walk_visits`.
+
   Args:
     edges: CSR `[N, A]`, points or labels by anchors; every stored entry is an edge.
-    options: keyword arguments of `random_walks`.
+    options: keyword arguments of `walk_visits`.
 
   Returns:
     CSR `[N, A]` bool.
   """
-  return linked(edges, random_walks(edges, **options))
+  walks = _binary(walk_visits(edges, **options))
+  return _in_blocks(edges, lambda part: _binary(part + part @ walks))
 
 
 def with_visits(edges: sp.csr_matrix, *, num_hops: int = 400, **options: Any) -> sp.csr_matrix:
@@ -48,28 +51,22 @@ def with_visits(edges: sp.csr_matrix, *, num_hops: int = 400, **options: Any) ->
 
 def weighted(edges: sp.csr_matrix, visits: sp.csr_matrix, num_hops: int) -> sp.csr_matrix:
   """Returns w of `with_visits`, CSR `[N, A]`, from edges `[N, A]` and counted visits `[A, A]`."""
-  edges, visits = _binary(edges), sp.csr_matrix(visits, dtype=np.int64)
-  parts = []
-  for start in range(0, edges.shape[0], _ROWS):
-    part = edges[start : start + _ROWS].astype(np.int64)
+  visits = sp.csr_matrix(visits, dtype=np.int64)
+
+  def work(part: sp.csr_matrix) -> sp.csr_matrix:
+    part = part.astype(np.int64)
     found = (num_hops * part + part @ visits).tocsr()
     found.sort_indices()
-    parts.append((found / num_hops).astype(np.float32))
-  return sp.vstack(parts, "csr") if parts else edges.astype(np.float32)
+    return (found / num_hops).astype(np.float32)
+
+  return _in_blocks(edges, work)
 
 
-def linked(edges: sp.csr_matrix, walks: sp.csr_matrix) -> sp.csr_matrix:
-  """Adds the edges of given walks, CSR `[A, A]`, to a graph, CSR `[N, A]`; returns CSR `[N, A]` bool."""
+def _in_blocks(edges: sp.csr_matrix, work: Callable[[sp.csr_matrix], sp.csr_matrix]) -> sp.csr_matrix:
+  """Returns `work` of a block of rows at a time, stacked."""
   edges = _binary(edges)
-  starts = range(0, edges.shape[0], _ROWS)
-  parts = (edges[start : start + _ROWS] for start in starts)
-  found = [_binary(part + part @ walks) for part in parts]
-  return sp.vstack(found, "csr") if found else edges
-
-
-def random_walks(edges: sp.csr_matrix, **options: Any) -> sp.csr_matrix:
-  """Returns W, CSR `[A, A]` bool: row a has the anchors that the walk from a visits in `walk_visits`."""
-  return _binary(walk_visits(edges, **options))
+  parts = [work(edges[start : start + _ROWS]) for start in range(0, edges.shape[0], _ROWS)]
+  return sp.vstack(parts, "csr") if parts else work(edges)
 
 
 def walk_visits(
