@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from xmc_jax.refresh import halving, kmeans
-from xmc_jax.refresh.clusters import balanced_clusters
-from xmc_jax.refresh.kmeans import spherical_kmeans
+from xmc_jax.refresh import balanced_clusters, halving, spherical_kmeans
+from xmc_jax.refresh import clusters as clustering
 
 KEY = jax.random.key(0)
 SIZES = (0, 1, 2, 3, 7, 33, 40)  # few, as each compiles
@@ -172,12 +171,9 @@ def test_halves_are_parted_along_the_difference_of_their_centroids(num_vectors):
   assert (first @ direction).min() >= (second @ direction).max() - 1e-6
 
 
-@pytest.mark.parametrize(
-  "num_clusters, message",
-  [(12, "12 is not .* 8 or 16"), (0, "0 is not .* 1$"), (-4, "-4 is not .* 1$"), (65, "65 .* 64 or 128")],
-)
-def test_another_number_of_clusters_is_an_error(num_clusters, message):
-  with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize("num_clusters", [12, 0, -4])
+def test_another_number_of_clusters_is_an_error(num_clusters):
+  with pytest.raises(ValueError, match=f"={num_clusters} is not a power of two"):
     balanced_clusters(_vectors(20), num_clusters, key=KEY)
 
 
@@ -207,7 +203,7 @@ def test_kmeans_in_blocks_is_the_same_and_the_key_decides(monkeypatch):
   vectors = _vectors(60)
   clusters = spherical_kmeans(vectors, 7, key=KEY)
   assert not _same_partition(clusters, spherical_kmeans(vectors, 7, key=jax.random.key(1)))
-  monkeypatch.setattr(kmeans, "_SCORE_BYTES", 7 * 4 * 13)
+  monkeypatch.setattr(clustering, "_SCORE_BYTES", 7 * 4 * 13)
   jax.clear_caches()
   np.testing.assert_array_equal(clusters, spherical_kmeans(vectors, 7, key=KEY))
   jax.clear_caches()
@@ -224,12 +220,10 @@ def test_kmeans_of_equal_vectors_ends():
   assert len(set(spherical_kmeans(np.ones((9, 3)), 4, key=KEY, num_iterations=10**6))) == 1
 
 
-@pytest.mark.parametrize("options", [{"num_clusters": 0}, {"num_clusters": 21}])
-def test_kmeans_of_another_number_of_clusters_is_an_error(options):
+@pytest.mark.parametrize("num_clusters", [0, 21])
+def test_kmeans_of_another_number_of_clusters_is_an_error(num_clusters):
   with pytest.raises(ValueError, match="from 1 to the number of vectors, 20"):
-    spherical_kmeans(_vectors(20), **options, key=KEY)
-  with pytest.raises(ValueError, match="num_iterations=0"):
-    spherical_kmeans(_vectors(20), 2, key=KEY, num_iterations=0)
+    spherical_kmeans(_vectors(20), num_clusters, key=KEY)
 
 
 @pytest.mark.slow

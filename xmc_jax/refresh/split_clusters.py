@@ -16,7 +16,6 @@ from xmc_jax.distributed import runtime, split_table
 from xmc_jax.distributed.split_table import SplitTable
 from xmc_jax.models import normalize
 from xmc_jax.refresh import halving
-from xmc_jax.refresh.unit_rows import shuffled, unit_rows
 from xmc_jax.types import Array
 
 _GROUPS = 4  # for each process, at least, where their number does not divide them
@@ -39,7 +38,7 @@ def find(vectors: SplitTable, levels: int, *, key: Array) -> np.ndarray:
   """
   table = _unit_table(vectors)
   together = min(levels, _levels_together())
-  members = shuffled(len(vectors), key)[None]
+  members = halving.shuffled(len(vectors), key)[None]
   for _ in range(together):
     members = _halve_together(table, members)
   own = split_table.own_range(len(members))
@@ -56,7 +55,7 @@ def _unit_table(vectors: SplitTable) -> SplitTable:
   finite = np.isfinite(vectors.own).all(axis=1)
   if bad := int(split_table.sum_over_processes(np.array([np.sum(~finite)], np.int32))[0]):
     raise ValueError(f"vectors hold NaN or infinity in {bad} rows")
-  return vectors.map(lambda rows: unit_rows(_on_device(rows), np.arange(len(rows), dtype=np.int32)))
+  return vectors.map(lambda rows: halving.unit_rows(_on_device(rows), np.arange(len(rows), dtype=np.int32)))
 
 
 def _on_device(rows: np.ndarray) -> jax.Array:
