@@ -13,8 +13,7 @@ import tiny_runs
 from xmc_jax.cli import commands
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.methods.rae_xmc import memory_loss
-from xmc_jax.retrieval.chosen_weight import ChosenWeight
-from xmc_jax.retrieval.key_memory import UNCHOSEN, KeyMemory
+from xmc_jax.retrieval.key_memory import UNCHOSEN, ChosenWeight, KeyMemory
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import evaluate, ranking
 from xmc_jax.runs import run as runs

@@ -22,11 +22,10 @@ def test_hand_worked_contributions():
   np.testing.assert_allclose(got["R@2"], [1 / 2 / 2, 1 / 2])
 
 
-@pytest.mark.parametrize("equal", ["labels", "mass"])
-def test_contributions_add_up_to_the_metric(equal):
+def test_contributions_add_up_to_the_metric():
   ids, truth, train_counts = random_case()
   inverse_propensity = np.linspace(1, 5, truth.shape[1])
-  deciles = metrics.frequency_deciles(train_counts, equal=equal)
+  deciles = metrics.frequency_deciles(train_counts)
   kwargs = {"ks": (1, 5, 20), "inverse_propensity": inverse_propensity}
   whole = metrics.evaluate(ids, truth, **kwargs)
   parts = metrics.contributions(ids, truth, deciles, **kwargs)
@@ -46,18 +45,7 @@ def test_deciles_of_equal_numbers_of_labels():
 
 def test_equal_frequencies_stand_in_the_order_of_their_ids():
   np.testing.assert_array_equal(metrics.frequency_deciles([7] * 20), np.arange(20) // 2)
-
-
-def test_deciles_of_equal_mass():
-  # 100 pairs: label 3 holds half of them, so the first five deciles start with it alone.
-  counts = [10, 10, 10, 50, 10, 10, 0]
-  np.testing.assert_array_equal(metrics.frequency_deciles(counts, equal="mass"), [5, 6, 7, 0, 8, 9, 9])
-
-
-@pytest.mark.parametrize("equal", ["labels", "mass"])
-def test_labels_without_any_training_point(equal):
-  deciles = metrics.frequency_deciles(np.zeros(4, int), equal=equal)
-  assert deciles.shape == (4,) and deciles.min() >= 0 and deciles.max() <= 9
+  np.testing.assert_array_equal(metrics.frequency_deciles(np.zeros(4)), [0, 2, 5, 7])
 
 
 def test_frequency_groups_bounds():
@@ -70,9 +58,7 @@ def test_head_torso_tail_bounds():
   np.testing.assert_array_equal(metrics.head_torso_tail([0, 9, 10, 100, 101, 5000]), [2, 2, 1, 1, 0, 0])
 
 
-def test_wrong_splits_are_refused():
-  ids, truth, train_counts = random_case()
-  with pytest.raises(ValueError, match="'labels' or 'mass', got 'points'"):
-    metrics.frequency_deciles(train_counts, equal="points")
+def test_groups_of_other_labels_are_refused():
+  ids, truth, _ = random_case()
   with pytest.raises(ValueError, match=r"groups must be \[37\], got \(5,\)"):
     metrics.contributions(ids, truth, np.zeros(5, int))

@@ -14,7 +14,7 @@ from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.export.exported import Exported
 from xmc_jax.export.make import export
 from xmc_jax.methods.components import label_priors
-from xmc_jax.retrieval.chosen_weight import ChosenWeight
+from xmc_jax.retrieval.key_memory import ChosenWeight
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import label_frequency
 from xmc_jax.runs import run as runs

@@ -8,8 +8,7 @@ measures something else: whether predicted probabilities are right as often as t
 
 from xmc_jax.metrics.calibration import Reliability, f1_threshold, reliability
 from xmc_jax.metrics.hits import num_rows_without_labels
-from xmc_jax.metrics.intervals import bootstrap_intervals
-from xmc_jax.metrics.paired import Difference, holm, paired_differences
+from xmc_jax.metrics.intervals import Difference, bootstrap_intervals, holm, paired_differences
 from xmc_jax.metrics.propensity import inverse_propensity
 from xmc_jax.metrics.ranking import FAMILIES, coverage, evaluate
 from xmc_jax.metrics.slices import contributions, frequency_deciles, frequency_groups, head_torso_tail

@@ -55,41 +55,24 @@ def contributions(
   }
 
 
-def frequency_deciles(
-  train_counts: npt.ArrayLike, *, equal: str = "labels", num_groups: int = 10
-) -> np.ndarray:
-  """Splits the labels into deciles by training frequency, the most frequent first.
+def frequency_deciles(train_counts: npt.ArrayLike) -> np.ndarray:
+  """Splits the labels into ten groups of equal size by training frequency, the most frequent first.
 
-  Labels of equal frequency keep the order of their ids. With `equal='labels'`
-  each decile holds the same number of labels (sizes differ by at most one); with
-  `equal='mass'` each holds, as nearly as whole labels allow, the same number of
-  (point, label) pairs, so that the first decile is a handful of head labels.
+  Labels of equal frequency keep the order of their ids. Sizes differ by at most one.
 
   Args:
     train_counts: `[L]` training points of each label.
-    equal: 'labels' or 'mass'.
-    num_groups: other numbers of groups than ten.
 
   Returns:
     `[L]` int64 group of each label, 0 for the most frequent.
 
   Example:
-    >>> frequency_deciles([5, 90, 5, 0], num_groups=2)
-    array([0, 0, 1, 1])
-    >>> frequency_deciles([5, 90, 5, 0], num_groups=2, equal='mass')
-    array([1, 0, 1, 1])
+    >>> frequency_deciles([5, 90, 5, 0, 1, 1, 1, 1, 1, 1])
+    array([1, 0, 2, 9, 3, 4, 5, 6, 7, 8])
   """
   counts = np.asarray(train_counts, np.int64)
-  order = np.argsort(-counts, kind="stable")
-  if equal == "labels":
-    before, total = np.arange(counts.size), counts.size
-  elif equal == "mass":
-    before, total = np.cumsum(counts[order]) - counts[order], counts.sum()
-  else:
-    raise ValueError(f"equal must be 'labels' or 'mass', got {equal!r}")
   groups = np.empty(counts.size, np.int64)
-  # A label's group is the one in which its share begins; by mass, labels without points begin at the end.
-  groups[order] = np.minimum(before * num_groups // max(total, 1), num_groups - 1)
+  groups[np.argsort(-counts, kind="stable")] = np.arange(counts.size) * 10 // max(counts.size, 1)
   return groups
 
 

@@ -5,22 +5,61 @@ gives each key a share, which a point passes on to its true labels, and a label 
 "RAE-XMC".
 """
 
+import json
+import pathlib
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from jax.sharding import Mesh
 
 from xmc_jax import metrics
-from xmc_jax.retrieval.chosen_weight import ChosenWeight
+from xmc_jax.errors import UserError
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import largest
 from xmc_jax.retrieval.search import Ranking, padding
+from xmc_jax.storage import atomic
 
 GRID = (0.0, 0.02, *(round(0.05 * step, 2) for step in range(1, 21)))  # candidate weights of points
 UNCHOSEN = 0.5  # the weight if there are no rows to choose it on
 _BLOCK = 4096  # queries that are searched together: the search splits them over the cores
 _PATIENCE = 50  # queries that are searched exactly before an index is built
+
+
+class ChosenWeight(NamedTuple):
+  """Holds a weight in a ranking, and how it was chosen.
+
+  Attributes:
+    weight: at least 0.
+    metric: the metric that chose it; '' if none did.
+    values: the metric of each candidate weight, a fraction; () if none was tried.
+  """
+
+  weight: float
+  metric: str = ""
+  values: tuple[float, ...] = ()
+
+  def save(self, path: pathlib.Path) -> None:
+    """Writes a JSON file, whole or not at all."""
+    atomic.write_text(path, json.dumps(self._asdict()) + "\n")
+
+  @classmethod
+  def load(cls, path: pathlib.Path, most: float) -> "ChosenWeight":
+    """Reads what `save` wrote.
+
+    Raises:
+      UserError: the file cannot be read, or its weight is not from 0 to `most`.
+    """
+    try:
+      content = json.loads(path.read_text(encoding="utf-8"))
+      chosen = cls(float(content["weight"]), content["metric"], tuple(content["values"]))
+      if not 0 <= chosen.weight <= most:
+        raise ValueError(f"weight = {chosen.weight:g} is no number from 0 to {most:g}")
+      return chosen
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      why = " ".join(str(error).split())[:200]
+      raise UserError(f"{path}: not readable ({why}); delete it, and the weight is chosen anew") from None
 
 
 class KeyMemory:

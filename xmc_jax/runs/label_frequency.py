@@ -16,8 +16,8 @@ from xmc_jax.distributed.split_table import AnyTable, SplitTable, Table
 from xmc_jax.methods.components.label_priors import log_prior
 from xmc_jax.metrics.hits import as_truth
 from xmc_jax.metrics.ranking import by_row, ratio
-from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.index import Index
+from xmc_jax.retrieval.key_memory import ChosenWeight
 from xmc_jax.runs.label_functions import Function
 from xmc_jax.storage import run_folder
 

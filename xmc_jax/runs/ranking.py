@@ -11,13 +11,12 @@ from xmc_jax.console import say
 from xmc_jax.distributed import runtime, split_table
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import boosted_trees
-from xmc_jax.retrieval.chosen_weight import ChosenWeight
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.fusion import Fusion, Tree
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model
 from xmc_jax.retrieval.hybrid_model import FEWEST_ROWS, HybridModel, fixed
 from xmc_jax.retrieval.index import Index
-from xmc_jax.retrieval.key_memory import KeyMemory
+from xmc_jax.retrieval.key_memory import ChosenWeight, KeyMemory
 from xmc_jax.retrieval.search import Ranking, with_bias_column
 from xmc_jax.retrieval.sources import Queries, source_names
 from xmc_jax.runs import corpora, label_frequency
