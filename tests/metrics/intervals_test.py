@@ -53,13 +53,6 @@ def test_ratios_are_resampled_as_ratios():
   assert got["PSP@2"] == pytest.approx((0.5, 0.5))
 
 
-def test_no_spread_without_differences_between_rows():
-  truth = scipy.sparse.csr_array(np.ones((5, 2)))
-  got = metrics.bootstrap_intervals(np.tile([0, 1], (5, 1)), truth, ks=(1, 2), num_resamples=20)
-  assert got["P@2"] == (1.0, 1.0)
-  assert got["R@1"] == (0.5, 0.5)
-
-
 def test_no_rows_and_no_labels_give_zero():
   for ids in (np.zeros((0, 3), int), np.array([[0], [1]])):
     truth = scipy.sparse.csr_array((len(ids), 4))

@@ -90,21 +90,15 @@ def test_a_candidate_of_one_encoder_is_scored_by_all(each, combined, queries):
       assert set(one.ids[row]) <= {*ids, -1}
 
 
-def test_encoders_alone_are_what_they_were(each, combined, queries):
+def test_encoders_alone_are_what_they_were(corpora, each, combined, queries):
+  """Among others, and where a combination has one member."""
   for name, own in of_each(queries).items():
     weights = fixed(feature_names(each[name].names))
-    found, expected = (HybridRanker(of[name], weights).rank(own, K) for of in (combined.by_encoder, each))
-    np.testing.assert_array_equal(found.ids, expected.ids)
-    np.testing.assert_array_equal(found.scores, expected.scores)
-
-
-def test_one_encoder_combined_is_that_encoder(corpora, each):
-  queries = made_corpora.queries(70)
-  weights = fixed(feature_names(each["a"].names))
-  found = HybridRanker(CombinedRetriever([("a", corpora["a"])]), weights).rank(queries, K)
-  expected = HybridRanker(each["a"], weights).rank(queries, K)
-  np.testing.assert_array_equal(found.ids, expected.ids)
-  np.testing.assert_array_equal(found.scores, expected.scores)
+    expected = HybridRanker(each[name], weights).rank(own, K)
+    for alone in (combined.by_encoder[name], CombinedRetriever([(name, corpora[name])])):
+      found = HybridRanker(alone, weights).rank(own, K)
+      np.testing.assert_array_equal(found.ids, expected.ids)
+      np.testing.assert_array_equal(found.scores, expected.scores)
 
 
 def test_reasons_name_the_encoder(combined, each, queries):

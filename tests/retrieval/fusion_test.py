@@ -109,12 +109,6 @@ def test_excluded_pairs_are_no_candidates_and_rows_stay_full(rng):
   assert np.all(np.diff(found.scores, axis=1) <= 0)
 
 
-def test_without_a_tree_it_is_the_plain_sum_of_candidates(rng):
-  fused, queries = _fusion(rng, num_candidates=L), _unit(rng, N, D)
-  total = sum(_scores(fused, queries))
-  np.testing.assert_array_equal(fused.rank(queries, 4).ids, np.argsort(-total, axis=1)[:, :4])
-
-
 def test_more_labels_than_candidates_and_than_there_are(rng):
   fused, queries = _fusion(rng, num_candidates=1), _unit(rng, 3, D)
   found = fused.rank(queries, L + 2)
@@ -129,9 +123,10 @@ def test_no_queries(rng):
   assert found.ids.shape == (0, 4)
 
 
-def test_the_last_column_of_labels_with_one_more_is_added_to_scores(rng):
+def test_without_a_tree_it_is_the_plain_sum_and_a_last_column_of_labels_is_added(rng):
   texts, classifiers, queries = _unit(rng, L, D + 1), _unit(rng, L, D + 1), _unit(rng, N, D)
   fused = Fusion(texts, classifiers, 1 + rng.random(L), num_candidates=L, devices=None)
   expected = np.column_stack([queries, np.ones(N)]) @ (texts + classifiers).T
   found = fused.rank(queries, L)
+  np.testing.assert_array_equal(found.ids, np.argsort(-expected, axis=1))
   np.testing.assert_allclose(found.scores, np.take_along_axis(expected, found.ids, 1), atol=1e-5)

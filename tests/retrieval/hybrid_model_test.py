@@ -11,10 +11,12 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
+from xmc_jax.errors import UserError
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid_model import HybridModel, fit, fixed
 from xmc_jax.retrieval.sources import SOURCES
+from xmc_jax.storage import checksums
 
 ROOT = pathlib.Path(__file__).parents[2]
 NAMES = ["a", "b", "c", "constant"]
@@ -161,13 +163,6 @@ def test_answers_that_can_be_told_apart_warn_of_nothing():
   assert np.isfinite(found).all() and log_loss(features[:, 0] > 0, found) < 0.05
 
 
-def test_features_of_very_different_sizes():
-  features, right, rows, _ = made(250)
-  sizes = np.array([1e-6, 1e5, 1, 1], np.float32)
-  one, other = fit(NAMES, features, right, rows), fit(NAMES, features * sizes, right, rows)
-  np.testing.assert_allclose(one.probabilities(features), other.probabilities(features * sizes), atol=0.02)
-
-
 # --- too few rows, or answers of one kind ---
 
 
@@ -245,6 +240,47 @@ def test_what_is_saved_is_what_is_loaded(model, tmp_path):
     other.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
   assert sorted(path.name for path in tmp_path.iterdir()) == ["0.json", "1.json", "again.json"]
+
+
+@pytest.fixture
+def saved(model, tmp_path):
+  model.save(tmp_path / "hybrid.json")
+  return tmp_path / "hybrid.json"
+
+
+def assert_refused(path: pathlib.Path) -> str:
+  match = r"hybrid\.json: not readable \(.*\); delete it, and it is fitted anew, or give --scores=encoder$"
+  with pytest.raises(UserError, match=match) as caught:
+    HybridModel.load(path)
+  assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+  return str(caught.value)
+
+
+def test_any_byte_that_changes_is_refused(saved, model):
+  """Bits flipped, bytes gone or doubled, all along the file; or it is of no meaning, as a space is."""
+  whole, features, rng, refused = saved.read_bytes(), made(5)[0], np.random.default_rng(0), 0
+  for place in range(0, len(whole), len(whole) // 100):
+    for damaged in (bytes([whole[place] ^ (1 << rng.integers(8))]), b"", whole[place : place + 1] * 2):
+      saved.write_bytes(whole[:place] + damaged + whole[place + 1 :])
+      try:
+        found = HybridModel.load(saved)
+      except UserError:
+        refused += 1
+      else:
+        assert found.probabilities(features).tobytes() == model.probabilities(features).tobytes()
+  assert refused > 250
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"3", b"{}", b"[" * 100_000])
+def test_other_files_are_refused(saved, content):
+  saved.write_bytes(content)
+  assert_refused(saved)
+
+
+@pytest.mark.parametrize("version", [2, "3", {"a": "\n" * 50}])
+def test_another_version_is_refused(saved, version):
+  saved.write_text(checksums.to_json(checksums.from_json(saved) | {"version": version}))
+  assert "format version" in assert_refused(saved)
 
 
 FIT = """

@@ -152,18 +152,6 @@ def test_the_weight_that_earns_most_is_chosen(metric, parts, rng, monkeypatch):
   assert len(set(earned)) > 1
 
 
-def test_points_that_know_better_than_texts_get_the_weight(parts, rng):
-  """Queries are points moved a little, and have their labels: texts, which are random, know nothing."""
-  points, truth, labels = parts
-  queries = points + 0.05 * _unit(rng, N, D)
-  labelled = np.diff(truth.indptr) > 0
-  memory = KeyMemory(points, truth, labels, temperature=TAU)
-  assert memory.choose_weight(queries[labelled], truth[labelled], "P@1").weight >= 0.5
-  nobody = KeyMemory(points, sp.csr_matrix((N, L)), labels, temperature=TAU)
-  own_texts = nobody.choose_weight(labels, sp.identity(L, format="csr"), "P@1")
-  assert own_texts.weight == 0 and own_texts.values[0] == 1  # equal ones: the lowest
-
-
 def test_no_rows_to_choose_on(parts):
   chosen = KeyMemory(*parts, temperature=TAU).choose_weight(np.zeros((0, D)), sp.csr_matrix((0, L)), "P@1")
   assert chosen == ChosenWeight(0.5)

@@ -179,13 +179,6 @@ def test_neither_order_nor_parts_of_the_texts_matter(monkeypatch):
   assert (turned[::-1] != whole).nnz == 0
 
 
-def test_a_query_changes_nothing():
-  lexicon = Lexicon(TEXTS)
-  before = lexicon.vectors(TEXTS)
-  lexicon.vectors(["window"] * 50)
-  assert (lexicon.vectors(TEXTS) != before).nnz == 0
-
-
 # --- a table of texts ---
 
 

@@ -28,14 +28,6 @@ def _loaded_anew():
   index._load.cache_clear()
 
 
-def _truth(counts, num_labels):
-  """CSR of as many random true labels a row as said."""
-  rng = np.random.default_rng(1)
-  rows = [np.sort(rng.choice(num_labels, count, replace=False)) for count in counts]
-  indptr = np.concatenate([[0], np.cumsum(counts)])
-  return sp.csr_matrix((np.ones(indptr[-1], bool), np.concatenate(rows), indptr), (len(counts), num_labels))
-
-
 @BACKEND
 def test_true_labels_are_left_out_and_short_rows_are_padded(backend):
   rng = np.random.default_rng(0)
@@ -59,25 +51,6 @@ def test_odd_sizes(backend, sizes):
   expected = np.take_along_axis(queries @ labels.T, by_hand(queries, labels, K), 1)
   np.testing.assert_array_equal(found >= 0, np.broadcast_to(np.arange(K) < num_labels, found.shape))
   np.testing.assert_allclose(best[found >= 0], expected[found >= 0], rtol=0.05, atol=1e-6)
-
-
-@pytest.mark.slow
-@BACKEND
-@pytest.mark.parametrize("devices", [None, (2, 2)])
-def test_many_excluded_labels_leave_k_where_they_exist(backend, devices):
-  num_labels, num_queries = 1500, 12
-  queries, labels = clustered(num_queries, num_labels)
-  counts = [0, 1, 2, 3, 7, 100, 1000, num_labels, num_labels - 1, num_labels - K, num_labels - K - 1, 5]
-  truth = _truth(counts, num_labels)
-  devices = devices and sharding.make(*devices)
-  found = refresh.shortlist(queries, labels, K, backend=backend, exclude=truth, devices=devices)
-  assert np.sum(found >= 0, axis=1).tolist() == [min(K, num_labels - count) for count in counts]
-  assert np.all(np.diff((found < 0).astype(int), axis=1) >= 0)  # padding comes last
-  for row, ids in enumerate(found):
-    ids = ids[ids >= 0]
-    assert len(set(ids)) == len(ids) and not truth[row, ids].toarray().any()
-    assert np.all(np.diff(queries[row] @ labels[ids].T) <= 1e-6)  # best first
-  assert overlap(found, by_hand(queries, labels, K, truth)) >= index.RECALL
 
 
 @NEEDS_SCANN
