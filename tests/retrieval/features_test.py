@@ -49,7 +49,7 @@ def test_features_are_what_their_names_say(retriever, block, sources):
       expected[f"{name}.log_rank"] = np.log(1 + ranks)
       expected["num_agreeing"] += (ranks < 10) & (scores > 0)
     expected["nearest_cosine"] = np.full(len(labels), block.near.scores[row, 0])
-    expected["nearest_word_cosine"] = np.full(len(labels), block.near_by_words.scores[row, 0])
+    expected["nearest_word_cosine"] = np.full(len(labels), block.of_words.near.scores[row, 0])
     real = found.ids[row] >= 0
     assert expected.keys() == by_name.keys()
     for name, values in expected.items():

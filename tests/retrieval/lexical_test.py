@@ -168,7 +168,7 @@ def test_any_texts(made_of, texts):
 def test_no_texts_at_all():
   assert Lexicon([]).vectors([]).shape[0] == 0
   table = TextTable(Lexicon(["a"]).vectors([]))
-  ids, cosines = table.nearest(Lexicon(["a"]).vectors(["a", ""]), 3)
+  ids, cosines = largest(table.cosines(Lexicon(["a"]).vectors(["a", ""])), 3)
   assert (ids == -1).all() and not cosines.any() and ids.shape == (2, 3)
 
 
@@ -202,7 +202,7 @@ def test_nearest_texts_are_those_of_the_largest_cosines(k):
   some = np.random.default_rng(0).integers(0, len(TEXTS), (len(queries), 3))
   of_some = table.cosines_of(lexicon.vectors(queries), some)
   np.testing.assert_allclose(of_some, np.take_along_axis(expected, some, axis=1), atol=1e-6)
-  ids, values = table.nearest(lexicon.vectors(queries), k)
+  ids, values = largest(cosines, k)
   assert ids.dtype == np.int32 and values.dtype == np.float32
   expected_ids, expected_values = nearest_by_sort(np.round(expected, 6), k)
   np.testing.assert_array_equal(ids, expected_ids)
@@ -226,7 +226,6 @@ def test_a_word_of_very_many_texts_finds_none(monkeypatch):
   every = np.tile(np.arange(len(texts)), (3, 1))
   np.testing.assert_allclose(table.cosines_of(lexicon.vectors(queries), every), found.toarray(), atol=1e-6)
   assert (table.vectors != lexicon.vectors(texts)).nnz == 0
-  assert table.nearest(lexicon.vectors(["the"]), 2)[0].tolist() == [[-1, -1]]
 
 
 _SCORES = st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 1.0]), min_size=7, max_size=7), max_size=4)

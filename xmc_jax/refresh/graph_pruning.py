@@ -41,14 +41,24 @@ def kept_edges(
     `[nnz]` bool, in the order of `edges.indices`. Takes extra memory for 16,384 vectors per core.
   """
   means = [_mean(table) for table in (rows, anchors)] if centred else []
-  if not isinstance(rows, SplitTable):
-    return _judged(edges, rows, anchors, means, threshold, progress or (lambda done: None))
-  own = edges[rows.own_rows]
-  first, share = int(edges.indptr[rows.first]), edges.nnz / max(1, own.nnz)
-  kept = np.zeros(edges.nnz, np.uint8)
-  kept[first : first + own.nnz] = _judged(
-    own, rows.own, anchors, means, threshold, lambda done: progress(round(share * done)) if progress else None
-  )
+  own, first, vectors = edges, 0, rows
+  if isinstance(rows, SplitTable):
+    own, first, vectors = edges[rows.own_rows], int(edges.indptr[rows.first]), rows.own
+  kept, share = np.zeros(edges.nnz, np.uint8), edges.nnz / max(1, own.nnz)
+
+  def judge(start: int) -> int:
+    places = np.arange(start, min(start + _CHUNK, own.nnz))
+    owners = np.searchsorted(own.indptr[1:], places, side="right")
+    both: Iterable[np.ndarray] = vectors[owners], anchors[own.indices[places]]
+    if means:
+      both = (unit_rows(ends - mean, in_place=True) for ends, mean in zip(both, means))
+    kept[first + places] = np.einsum("ed,ed->e", *both) > threshold
+    return int(places[-1]) + 1
+
+  with concurrent.futures.ThreadPoolExecutor() as threads:
+    for done in threads.map(judge, range(0, own.nnz, _CHUNK)):
+      if progress:
+        progress(round(share * done))
   return split_table.sum_over_processes(kept).astype(bool)
 
 
@@ -58,29 +68,3 @@ def _mean(table: Table) -> np.ndarray:
     total = table.own.sum(axis=0, dtype=np.float64) / len(table)
     return split_table.sum_over_processes(total.astype(np.float32))
   return table.mean(axis=0, dtype=np.float64).astype(np.float32)
-
-
-def _judged(
-  edges: sp.csr_matrix,
-  rows: np.ndarray,
-  anchors: np.ndarray,
-  means: list[np.ndarray],
-  threshold: float,
-  progress: Callable[[int], None],
-) -> np.ndarray:
-  """Returns which edges stay, `[nnz]`; both ends are without their means, if there are any."""
-  kept, ends = np.empty(edges.nnz, bool), edges.indptr[1:]
-
-  def score(start: int) -> int:
-    places = np.arange(start, min(start + _CHUNK, edges.nnz))
-    owners = np.searchsorted(ends, places, side="right")
-    both: Iterable[np.ndarray] = rows[owners], anchors[edges.indices[places]]
-    if means:
-      both = (unit_rows(vectors - mean, in_place=True) for vectors, mean in zip(both, means))
-    kept[places] = np.einsum("ed,ed->e", *both) > threshold
-    return int(places[-1]) + 1
-
-  with concurrent.futures.ThreadPoolExecutor() as threads:
-    for done in threads.map(score, range(0, edges.nnz, _CHUNK)):
-      progress(done)
-  return kept

@@ -1,5 +1,6 @@
 """Holds the input of refreshes: embeddings of points, labels and anchors, and the training truth."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from xmc_jax.types import PyTree
 EmbedAnchors = Callable[[GraphEdges], np.ndarray]  # side -> [A, D]
 
 
+@dataclasses.dataclass(eq=False)
 class Snapshot:
   """Holds the current embeddings, computed once for all refreshes that use them, and the training truth.
 
@@ -37,40 +39,32 @@ class Snapshot:
     biased: whether labels and anchors are embedded as `[n, D + 1]`, with a bias of their scores at the end.
   """
 
-  def __init__(
-    self,
-    embed_queries: Callable[[], Table],
-    embed_labels: Callable[[], Table],
-    embed_texts: Callable[[], Table],
-    *,
-    truth: sp.csr_matrix,
-    filtered: sp.csr_matrix,
-    rows: np.ndarray,
-    step: int,
-    steps_per_epoch: int,
-    devices: jax.sharding.Mesh,
-    params: PyTree = None,
-    extra_state: PyTree = None,
-    sides: Mapping[str, GraphEdges] = MappingProxyType({}),
-    embed_anchors: EmbedAnchors | None = None,
-    biased: bool = False,
-  ):
-    self._embed_queries, self._embed_labels, self._embed_texts = embed_queries, embed_labels, embed_texts
-    self.truth, self._filtered, self.rows, self.devices = truth, filtered, rows, devices
-    self.step, self.steps_per_epoch = step, steps_per_epoch
-    self.params, self.extra_state, self.sides = params, extra_state, sides
-    self._embed_anchors, self._biased = embed_anchors, biased
-    self._anchors: dict[str, np.ndarray] = {}
+  embed_queries: Callable[[], Table]
+  embed_labels: Callable[[], Table]
+  embed_texts: Callable[[], Table]
+  _: dataclasses.KW_ONLY
+  truth: sp.csr_matrix
+  filtered: sp.csr_matrix
+  rows: np.ndarray
+  step: int
+  steps_per_epoch: int
+  devices: jax.sharding.Mesh
+  params: PyTree = None
+  extra_state: PyTree = None
+  sides: Mapping[str, GraphEdges] = MappingProxyType({})
+  embed_anchors: EmbedAnchors | None = None
+  biased: bool = False
+  _anchors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict, init=False)
 
   @functools.cached_property
   def queries(self) -> Table:
     """Returns the points' embeddings, `[N, D]` float32."""
-    return self._embed_queries()
+    return self.embed_queries()
 
   @functools.cached_property
   def labels_to_rank(self) -> Table:
     """Returns the labels' embeddings, `[L, D]` float32, or `[L, D + 1]`, as `search.search` takes them."""
-    return self._embed_labels()
+    return self.embed_labels()
 
   @functools.cached_property
   def labels(self) -> Table:
@@ -80,25 +74,25 @@ class Snapshot:
   @functools.cached_property
   def texts(self) -> Table:
     """Returns the labels' embeddings by their texts alone, `[L, D]` float32."""
-    return self._without_bias(self._embed_texts())
+    return self._without_bias(self.embed_texts())
 
   def anchors(self, side: str) -> np.ndarray:
     """Returns the anchors' embeddings of a side's graph, `[A, D]` float32; caches only the last graph's."""
     graph = graph_of(side)
     if graph not in self._anchors:
-      embed = cast(EmbedAnchors, self._embed_anchors)  # given where there are sides
+      embed = cast(EmbedAnchors, self.embed_anchors)  # given where there are sides
       self._anchors = {graph: self._without_bias(embed(self.sides[side]))}
     return self._anchors[graph]
 
   def _without_bias(self, table: AnyTable) -> AnyTable:
-    return split_table.columns(table, slice(-1)) if self._biased else table
+    return split_table.columns(table, slice(-1)) if self.biased else table
 
   @functools.cached_property
   def unfiltered_positives(self) -> sp.csr_matrix:
     """Returns CSR `[N, L]`, the true labels without the filter pairs."""
-    return unfiltered(self.truth, self._filtered)
+    return unfiltered(self.truth, self.filtered)
 
   @functools.cached_property
   def known(self) -> sp.csr_matrix:
     """Returns CSR `[N, L]`, pairs that are no negatives: true labels and filter pairs."""
-    return self.truth.astype(bool) + self._filtered
+    return self.truth.astype(bool) + self.filtered

@@ -81,7 +81,7 @@ def candidates(block: Block, sources: Sequence[str], k: int, times: int = 1) -> 
 def _features(block: Block, ids: np.ndarray, scores: np.ndarray, ranks: np.ndarray) -> np.ndarray:
   of_sources = np.stack([scores, np.log(np.maximum(scores, 0) + _FLOOR), np.log1p(ranks)], axis=-1)
   agreeing = ((ranks < _TOP) & (scores > 0)).sum(axis=-1)
-  of_query = [_first(found.scores) for found in (block.near, block.near_by_words)]
+  of_query = [_first(found.scores) for found in (block.near, block.of_words.near)]
   shared = [
     block.retriever.log_frequency[np.maximum(ids, 0)],
     agreeing,

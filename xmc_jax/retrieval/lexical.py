@@ -11,6 +11,8 @@ import scipy.sparse as sp
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.preprocessing import normalize
 
+from xmc_jax.retrieval.search import Ranking
+
 _COLUMN_BITS = 21
 _NUM_COLUMNS = 1 << _COLUMN_BITS  # hashed columns of words, pairs and n-grams each: no vocabulary is kept
 _CHARACTERS = 2_000_000  # of texts that are vectorised at a time
@@ -171,10 +173,6 @@ class TextTable:
     queries = queries if self._searched_words is None else queries @ self._searched_words
     return cosines_at(queries.tocsr(), self.vectors, ids)
 
-  def nearest(self, queries: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the k nearest texts of each query; see `largest`."""
-    return largest(self.cosines(queries), k)
-
 
 class Words:
   """Indexes training queries and labels by their words; encoders of the same texts share it.
@@ -211,9 +209,9 @@ class QueryWords:
     return self._index.lexicon.vectors(self._texts)
 
   @functools.cached_property
-  def near(self) -> tuple[np.ndarray, np.ndarray]:
+  def near(self) -> Ranking:
     """Returns `[n, k]` training queries that share words, and their cosines; padded with -1 and 0."""
-    return self._index.points.nearest(self.vectors, self._k)
+    return Ranking(*largest(self._index.points.cosines(self.vectors), self._k))
 
 
 def cosines_at(queries: sp.csr_matrix, vectors: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:

@@ -186,11 +186,6 @@ class Block:
   encoder: str = ""
   others: Sequence["Block"] = ()
 
-  @property
-  def near_by_words(self) -> Ranking:
-    """Returns `[n, m]` training queries that share words, and their cosines; padded with -1 and 0."""
-    return Ranking(*self.of_words.near)
-
   def voted(self, voters: Neighbors) -> Found:
     """Returns the labels of training queries, ranked by their votes."""
     return self.scored(voters.votes(self.retriever.corpus.truth), voters)
@@ -221,7 +216,7 @@ def memory(block: Block) -> Found:
 
 def lexical_memory(block: Block) -> Found:
   """Scores a label by its share of the votes of the 20 nearest queries by tf-idf, weighted by cosine."""
-  near = block.near_by_words
+  near = block.of_words.near
   return block.voted(Neighbors(near.ids[:, :_WORD_VOTERS], near.scores[:, :_WORD_VOTERS]).normalized())
 
 
@@ -235,7 +230,7 @@ def lexical_labels(block: Block) -> Found:
 def memory_regression(block: Block) -> Found:
   """Scores a label by ridge regression on the training queries nearest by embedding and words together."""
   retriever = block.retriever
-  near = merged(block.near.ids, block.near_by_words.ids)
+  near = merged(block.near.ids, block.of_words.near.ids)
   words = retriever.words.points.vectors
   return block.voted(ridge_weights(near, block.unit, block.of_words.vectors, retriever.points, words))
 
