@@ -5,7 +5,6 @@ import pytest
 
 from xmc_jax import metrics
 from xmc_jax.metrics import calibration as module
-from xmc_jax.metrics.calibration import Bin
 
 
 def test_by_hand():
@@ -19,15 +18,6 @@ def test_by_hand():
   np.testing.assert_allclose([one.right for one in found.bins], [1 / 3, 0, 1])
   # 3/6 · (1/3 - 0.35/3) + 1/6 · 0.6 + 2/6 · 0.05
   assert found.ece == pytest.approx(0.65 / 6 + 0.1 + 0.1 / 6)
-
-
-def test_what_is_right_as_often_as_predicted_has_no_error():
-  probabilities = np.repeat([0.2, 0.5, 0.8], 10)
-  right = np.concatenate([np.arange(10) < count for count in (2, 5, 8)])
-  found = metrics.reliability(probabilities, right)
-  assert found.ece == pytest.approx(0) and [one.pairs for one in found.bins] == [10, 10, 10]
-  assert metrics.reliability(np.ones(5), np.ones(5, bool)).bins == [Bin(14 / 15, 1.0, 5, 1.0, 1.0, 1.0)]
-  assert metrics.reliability(np.ones(5), np.zeros(5, bool)).ece == 1
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 22])

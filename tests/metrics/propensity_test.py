@@ -16,14 +16,6 @@ def test_hand_worked_numbers():
   np.testing.assert_allclose(metrics.inverse_propensity(train, 0.5, 1), expected, rtol=1e-12)
 
 
-def test_rarer_labels_weigh_more():
-  train = scipy.sparse.csr_array(np.tril(np.ones((50, 50))))
-  inverse = metrics.inverse_propensity(train, 0.55, 1.5)
-  assert inverse.shape == (50,)
-  assert np.all(np.diff(inverse) > 0)
-  assert np.all(inverse > 1)
-
-
 def test_no_training_rows_are_refused():
   with pytest.raises(ValueError, match="no rows"):
     metrics.inverse_propensity(scipy.sparse.csr_array((0, 3)), 0.55, 1.5)

@@ -277,7 +277,7 @@ def test_other_files_are_refused(saved, content):
   assert_refused(saved)
 
 
-@pytest.mark.parametrize("version", [2, "3", {"a": "\n" * 50}])
+@pytest.mark.parametrize("version", [3, "4", {"a": "\n" * 50}])
 def test_another_version_is_refused(saved, version):
   saved.write_text(checksums.to_json(checksums.from_json(saved) | {"version": version}))
   assert "format version" in assert_refused(saved)
