@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import cast
 
 import jax
@@ -51,7 +50,7 @@ class Snapshot:
   devices: jax.sharding.Mesh
   params: PyTree = None
   extra_state: PyTree = None
-  sides: Mapping[str, GraphEdges] = MappingProxyType({})
+  sides: Mapping[str, GraphEdges] = dataclasses.field(default_factory=dict)
   embed_anchors: EmbedAnchors | None = None
   biased: bool = False
   _anchors: dict[str, np.ndarray] = dataclasses.field(default_factory=dict, init=False)
