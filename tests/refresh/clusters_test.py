@@ -178,9 +178,7 @@ def test_another_number_of_clusters_is_an_error(num_clusters):
 
 
 @pytest.mark.parametrize("cluster", [balanced_clusters, spherical_kmeans])
-def test_vectors_that_are_no_finite_matrix_are_an_error(cluster):
-  with pytest.raises(ValueError, match=r"\[N, D\], got the shape \(5,\)"):
-    cluster(np.zeros(5), 2, key=KEY)
+def test_vectors_that_are_not_finite_are_an_error(cluster):
   vectors = _vectors(20)
   vectors[[7, 9], 2] = np.nan, np.inf
   with pytest.raises(ValueError, match="in 2 rows, first in row 7"):

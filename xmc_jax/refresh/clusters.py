@@ -39,7 +39,7 @@ def balanced_clusters(vectors: Array | SplitTable, num_clusters: int, *, key: Ar
     `[N]` int32, the cluster of each vector. The two halves of one group have adjacent numbers.
 
   Raises:
-    ValueError: `num_clusters` is not a power of two, or the vectors are not a finite `[N, D]`.
+    ValueError: `num_clusters` is not a power of two, or a vector is not finite.
 
   Source: NGAME, WSDM 2023; the halving is that of SiameseXML, ICML 2021. docs/formulas.md, "NGAME batches".
 
@@ -91,7 +91,7 @@ def spherical_kmeans(
     `[N]` int32, the cluster of each vector.
 
   Raises:
-    ValueError: there are fewer vectors than clusters, or the vectors are not a finite `[N, D]`.
+    ValueError: there are fewer vectors than clusters, or a vector is not finite.
 
   Source: Dhillon and Modha, Concept decompositions for large sparse text data, Machine Learning 42, 2001.
 

@@ -35,13 +35,11 @@ def shuffled(count: int, key: Array) -> np.ndarray:
 
 
 def finite_matrix(vectors: Array) -> Array:
-  """Checks that vectors are a finite `[N, D]`, and returns them on the device, or on the CPU if it is full.
+  """Checks that vectors `[N, D]` are finite, and returns them on the device, or on the CPU if it is full.
 
   Raises:
     ValueError: they are not.
   """
-  if np.ndim(vectors) != 2:
-    raise ValueError(f"vectors must be [N, D], got the shape {np.shape(vectors)}")
   vectors = jax.device_put(vectors, runtime.device_with_room(2.5 * 4 * np.size(vectors)))
   finite = np.asarray(_finite_rows(vectors))
   if not finite.all():

@@ -1,6 +1,6 @@
 """Explains why a label was ranked: which sources rank it high, and which training queries voted for it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,16 +81,11 @@ def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matr
     places = np.flatnonzero(one.ids[row, :_REASON_DEPTH] == label)
     if len(places):
       ranks[name] = int(places[0]) + 1
-    for point, weight in _voters_for(one, row, label, truth):
-      weights[point] = max(weight, weights.get(point, 0.0))
+    if one.voters:
+      for point, weight in zip(one.voters.ids[row].tolist(), one.voters.weights[row].tolist()):
+        if (
+          point >= 0 and weight > 0 and label in truth.indices[truth.indptr[point] : truth.indptr[point + 1]]
+        ):
+          weights[point] = max(weight, weights.get(point, 0.0))
   best = sorted(weights.items(), key=lambda pair: (-pair[1], pair[0]))
   return Reason(dict(sorted(ranks.items(), key=lambda pair: pair[1])), best)
-
-
-def _voters_for(found: Found, row: int, label: int, truth: sp.csr_matrix) -> Iterator[tuple[int, float]]:
-  """Yields the training queries that voted for the label, with their weights."""
-  if found.voters is None:
-    return
-  for point, weight in zip(found.voters.ids[row].tolist(), found.voters.weights[row].tolist()):
-    if point >= 0 and weight > 0 and label in truth.indices[truth.indptr[point] : truth.indptr[point + 1]]:
-      yield point, weight

@@ -81,7 +81,7 @@ def candidates(block: Block, sources: Sequence[str], k: int, times: int = 1) -> 
 def _features(block: Block, ids: np.ndarray, scores: np.ndarray, ranks: np.ndarray) -> np.ndarray:
   of_sources = np.stack([scores, np.log(np.maximum(scores, 0) + _FLOOR), np.log1p(ranks)], axis=-1)
   agreeing = ((ranks < _TOP) & (scores > 0)).sum(axis=-1)
-  of_query = [_first(found.scores) for found in (block.near, block.of_words.near)]
+  of_query = [near.scores.max(axis=1, initial=0) for near in (block.near, block.of_words.near)]
   shared = [
     block.retriever.log_frequency[np.maximum(ids, 0)],
     agreeing,
@@ -89,11 +89,6 @@ def _features(block: Block, ids: np.ndarray, scores: np.ndarray, ranks: np.ndarr
   ]
   flat = of_sources.reshape(*ids.shape, -1)
   return np.concatenate([flat, np.stack(shared, axis=-1)], axis=-1).astype(np.float32)
-
-
-def _first(scores: np.ndarray) -> np.ndarray:
-  """Returns the best score of each row, at least 0."""
-  return np.maximum(scores.max(axis=1, initial=0), 0)
 
 
 def _ranks(ids: np.ndarray, scores: np.ndarray) -> np.ndarray:

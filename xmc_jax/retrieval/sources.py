@@ -98,7 +98,7 @@ class Retriever:
     index = functools.partial(Index, backend=backend, devices=devices, patience=50)
     self._used = {name: np.asarray(vectors.any(axis=0)) for name, vectors in corpus.label_vectors.items()}
     self._labels = {
-      name: index(_columns(vectors, self._used[name]), name=f"{name} ranking")
+      name: index(self.columns_of(name, vectors), name=f"{name} ranking")
       for name, vectors in corpus.label_vectors.items()
     }
     self._memory = index(self.points, name="memory") if len(self.points) else None
@@ -127,11 +127,12 @@ class Retriever:
     vectors = _finite(queries.vectors)
     queries = queries._replace(vectors=with_bias_column(vectors, len(self._used["encoder"])))
     ranked = {
-      name: index.search(_columns(queries.vectors, self._used[name]), k, exclude=exclude)
+      name: index.search(self.columns_of(name, queries.vectors), k, exclude=exclude)
       for name, index in self._labels.items()
     }
     unit = unit_rows(vectors)
-    near = self._nearest(unit)
+    num_near = min(_NEAR, len(self.points))
+    near = self._memory.search(unit, num_near) if self._memory else padding(len(unit), 0)
 
     def block(start: int) -> Block:
       rows = slice(start, start + size)
@@ -143,19 +144,15 @@ class Retriever:
         ranked={name: Ranking(ranking.ids[rows], ranking.scores[rows]) for name, ranking in ranked.items()},
         near=Ranking(near.ids[rows], near.scores[rows]),
         exclude=None if exclude is None else exclude[rows],
-        of_words=QueryWords(self.words, queries.texts[rows], min(_NEAR, len(self.points))),
+        of_words=QueryWords(self.words, queries.texts[rows], num_near),
       )
 
     return [block(start) for start in range(0, len(unit), size)]
 
   def columns_of(self, name: str, vectors: np.ndarray) -> np.ndarray:
     """Returns the columns of query or label vectors that the source `name` uses."""
-    return _columns(vectors, self._used[name])
-
-  def _nearest(self, unit: np.ndarray) -> Ranking:
-    if self._memory is None:
-      return padding(len(unit), 0)
-    return self._memory.search(unit, min(_NEAR, len(self.points)))
+    used = self._used[name]
+    return vectors if used.all() else vectors[..., used]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -197,14 +194,23 @@ class Block:
     return Found(largest(scores, self.k)[0], functools.partial(values_at, scores), voters)
 
 
-def encoder(block: Block) -> Found:
+def _by_vectors(name: str, block: Block) -> Found:
   """Scores a label by the softmax of its similarity to the query among the k most similar labels."""
-  return _by_vectors(block, "encoder")
+  retriever, ranking = block.retriever, block.ranked[name]
+  temperature = retriever.corpus.temperature
+  vectors = retriever.corpus.label_vectors[name]
+  queries = retriever.columns_of(name, block.queries.vectors)
+  # A row has no real label only if all labels are excluded.
+  scaled = np.where(ranking.ids >= 0, ranking.scores, -np.inf) / temperature
+  largest_score = np.where(np.isfinite(scaled[:, :1]), scaled[:, :1], 0)
+  total = np.exp(scaled - largest_score).sum(axis=1, keepdims=True)
 
+  def scores_of(ids: np.ndarray) -> np.ndarray:
+    picked = retriever.columns_of(name, vectors[np.maximum(ids, 0)])
+    products = np.matmul(picked, queries[:, :, None])[..., 0] / temperature
+    return np.exp(np.minimum(products - largest_score, 0)) / np.maximum(total, np.finfo(np.float32).tiny)
 
-def classifier(block: Block) -> Found:
-  """Scores a label like `encoder`, by its classifier."""
-  return _by_vectors(block, "classifier")
+  return Found(ranking.ids, scores_of)
 
 
 def memory(block: Block) -> Found:
@@ -236,8 +242,8 @@ def memory_regression(block: Block) -> Found:
 
 
 SOURCES: dict[str, Callable[[Block], Found]] = {
-  "encoder": encoder,
-  "classifier": classifier,
+  "encoder": functools.partial(_by_vectors, "encoder"),
+  "classifier": functools.partial(_by_vectors, "classifier"),
   "memory": memory,
   "memory_regression": memory_regression,
   "lexical_memory": lexical_memory,
@@ -249,28 +255,6 @@ def source_names(scorers: Iterable[str]) -> tuple[str, ...]:
   """Returns the sources that exist with these scorers, in the order of `SOURCES`."""
   scorers = tuple(scorers)
   return tuple(name for name in SOURCES if name != "classifier" or name in scorers)
-
-
-def _by_vectors(block: Block, name: str) -> Found:
-  retriever, ranking = block.retriever, block.ranked[name]
-  temperature = retriever.corpus.temperature
-  vectors = retriever.corpus.label_vectors[name]
-  queries = retriever.columns_of(name, block.queries.vectors)
-  # A row has no real label only if all labels are excluded.
-  scaled = np.where(ranking.ids >= 0, ranking.scores, -np.inf) / temperature
-  largest_score = np.where(np.isfinite(scaled[:, :1]), scaled[:, :1], 0)
-  total = np.exp(scaled - largest_score).sum(axis=1, keepdims=True)
-
-  def scores_of(ids: np.ndarray) -> np.ndarray:
-    picked = retriever.columns_of(name, vectors[np.maximum(ids, 0)])
-    products = np.matmul(picked, queries[:, :, None])[..., 0] / temperature
-    return np.exp(np.minimum(products - largest_score, 0)) / np.maximum(total, np.finfo(np.float32).tiny)
-
-  return Found(ranking.ids, scores_of)
-
-
-def _columns(vectors: np.ndarray, used: np.ndarray) -> np.ndarray:
-  return vectors if used.all() else vectors[..., used]
 
 
 def _finite(vectors: np.ndarray) -> np.ndarray:
