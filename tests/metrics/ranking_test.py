@@ -1,4 +1,4 @@
-"""P, nDCG, R, PSP, PSnDCG and coverage: hand-worked numbers, then a brute-force reference."""
+"""P, nDCG, R, PSP, PSnDCG, coverage, propensities: hand-worked numbers, then a brute-force reference."""
 
 import math
 
@@ -165,3 +165,17 @@ def test_coverage_counts_each_label_once():
   # Label 0 is found twice and label 2 is carried by nobody.
   twice = scipy.sparse.csr_array([[1, 1, 0], [1, 0, 0]])
   assert metrics.coverage([[0], [0]], twice, ks=(1,)) == {"coverage@1": 1 / 2}
+
+
+def test_hand_worked_propensities():
+  # N = 100, n = (3, 1, 0), a = 1/2, b = 1: C = (ln 100 - 1) sqrt 2, and n + b = (4, 2, 1).
+  entries = [1.0, 0.5, 9.0, 1.0, 0.0], ([0, 1, 2, 3, 4], [0, 0, 0, 1, 2])
+  train = scipy.sparse.csr_array(entries, shape=(100, 3))
+  scale = (np.log(100) - 1) * np.sqrt(2)
+  expected = [1 + scale / 2, 1 + scale / np.sqrt(2), 1 + scale]
+  np.testing.assert_allclose(metrics.inverse_propensity(train, 0.5, 1), expected, rtol=1e-12)
+
+
+def test_propensities_of_no_training_rows_are_refused():
+  with pytest.raises(ValueError, match="no rows"):
+    metrics.inverse_propensity(scipy.sparse.csr_array((0, 3)), 0.55, 1.5)

@@ -1,9 +1,9 @@
 """Fusion: scikit-learn's own tree, brute force over all candidates, and what is left out."""
 
-import made_corpora
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from made_corpora import unit_vectors
 from sklearn.tree import DecisionTreeClassifier
 
 from xmc_jax.errors import UserError
@@ -18,12 +18,8 @@ def rng():
   return np.random.default_rng(3)
 
 
-def _unit(rng, *shape):
-  return made_corpora.unit(rng.normal(size=shape)).astype(np.float32)
-
-
 def _fusion(rng, num_candidates=10):
-  vectors = _unit(rng, L, D), _unit(rng, L, D)
+  vectors = unit_vectors(rng, L, D), unit_vectors(rng, L, D)
   return Fusion(*vectors, 1 + rng.random(L), num_candidates=num_candidates, devices=None)
 
 
@@ -65,7 +61,7 @@ def test_a_tree_is_kept(rng, tmp_path):
 
 
 def test_ranking_is_the_best_of_both_lists_by_the_sum_of_three(rng):
-  fused, queries = _fusion(rng), _unit(rng, N, D)
+  fused, queries = _fusion(rng), unit_vectors(rng, N, D)
   truth = sp.csr_matrix(rng.random((N, L)) < 0.1)
   nothing = sp.csr_matrix((N, L), dtype=bool)
   fused.fit(queries, truth, nothing, depth=3)
@@ -82,7 +78,7 @@ def test_ranking_is_the_best_of_both_lists_by_the_sum_of_three(rng):
 
 
 def test_the_tree_is_fitted_on_the_candidates_of_the_rows_given(rng):
-  fused, queries = _fusion(rng), _unit(rng, N, D)
+  fused, queries = _fusion(rng), unit_vectors(rng, N, D)
   truth = sp.csr_matrix(rng.random((N, L)) < 0.1)
   out = sp.csr_matrix(rng.random((N, L)) < 0.1)
   fused.fit(queries, truth, out, depth=3)
@@ -101,7 +97,7 @@ def test_the_tree_is_fitted_on_the_candidates_of_the_rows_given(rng):
 
 
 def test_excluded_pairs_are_no_candidates_and_rows_stay_full(rng):
-  fused, queries = _fusion(rng), _unit(rng, N, D)
+  fused, queries = _fusion(rng), unit_vectors(rng, N, D)
   out = sp.csr_matrix(rng.random((N, L)) < 0.3)
   found = fused.rank(queries, 10, exclude=out)
   assert not any(np.intersect1d(ids, out[row].indices).size for row, ids in enumerate(found.ids))
@@ -110,7 +106,7 @@ def test_excluded_pairs_are_no_candidates_and_rows_stay_full(rng):
 
 
 def test_more_labels_than_candidates_and_than_there_are(rng):
-  fused, queries = _fusion(rng, num_candidates=1), _unit(rng, 3, D)
+  fused, queries = _fusion(rng, num_candidates=1), unit_vectors(rng, 3, D)
   found = fused.rank(queries, L + 2)
   assert found.ids.shape == (3, L + 2)
   for ids in found.ids:
@@ -124,7 +120,11 @@ def test_no_queries(rng):
 
 
 def test_without_a_tree_it_is_the_plain_sum_and_a_last_column_of_labels_is_added(rng):
-  texts, classifiers, queries = _unit(rng, L, D + 1), _unit(rng, L, D + 1), _unit(rng, N, D)
+  texts, classifiers, queries = (
+    unit_vectors(rng, L, D + 1),
+    unit_vectors(rng, L, D + 1),
+    unit_vectors(rng, N, D),
+  )
   fused = Fusion(texts, classifiers, 1 + rng.random(L), num_candidates=L, devices=None)
   expected = np.column_stack([queries, np.ones(N)]) @ (texts + classifiers).T
   found = fused.rank(queries, L)

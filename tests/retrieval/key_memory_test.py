@@ -2,10 +2,10 @@
 
 import math
 
-import made_corpora
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from made_corpora import unit_vectors
 
 from xmc_jax import metrics
 from xmc_jax.errors import UserError
@@ -20,19 +20,15 @@ def rng():
   return np.random.default_rng(5)
 
 
-def _unit(rng, *shape):
-  return made_corpora.unit(rng.normal(size=shape)).astype(np.float32)
-
-
 @pytest.fixture
 def parts(rng):
   """Points, their labels (every fifth has none), label vectors."""
   truth = rng.random((N, L)) < 0.06
   truth[::5] = False
   return (
-    _unit(rng, N, D),
+    unit_vectors(rng, N, D),
     sp.csr_matrix(truth * rng.choice([0.25, 1], truth.shape).astype(np.float32)),
-    _unit(rng, L, D),
+    unit_vectors(rng, L, D),
   )
 
 
@@ -68,13 +64,13 @@ def _assert_same(ranking, expected, k):
 @pytest.mark.parametrize("weight", [0.0, 0.02, 0.5, 1.0])
 @pytest.mark.parametrize("num_keys", [1, 12, 500])
 def test_ranking_is_the_softmax_over_the_nearest_keys(weight, num_keys, parts, rng):
-  queries = _unit(rng, Q, D)
+  queries = unit_vectors(rng, Q, D)
   memory = KeyMemory(*parts, temperature=TAU, weight=weight, num_keys=num_keys)
   _assert_same(memory.rank(queries, 8), _dense(parts, queries, 8, weight, num_keys), 8)
 
 
 def test_excluded_pairs_are_no_candidates(parts, rng):
-  queries = _unit(rng, Q, D)
+  queries = unit_vectors(rng, Q, D)
   exclude = sp.csr_matrix(rng.random((Q, L)) < 0.2)
   memory = KeyMemory(*parts, temperature=TAU, weight=0.4, num_keys=15)
   found = memory.rank(queries, 8, exclude=exclude)
@@ -83,7 +79,7 @@ def test_excluded_pairs_are_no_candidates(parts, rng):
 
 
 def test_more_labels_than_are_reached_or_than_there_are(parts, rng):
-  queries = _unit(rng, Q, D)
+  queries = unit_vectors(rng, Q, D)
   for num_keys in (3, N + L):
     found = KeyMemory(*parts, temperature=TAU, num_keys=num_keys).rank(queries, L + 4)
     _assert_same(found, _dense(parts, queries, L + 4, 0.5, num_keys), L + 4)
@@ -93,7 +89,7 @@ def test_more_labels_than_are_reached_or_than_there_are(parts, rng):
 def test_everything_excluded_or_nothing_asked(parts, rng):
   memory = KeyMemory(*parts, temperature=TAU, weight=0.5, num_keys=10)
   exclude = sp.csr_matrix(np.r_[np.ones((1, L)), np.zeros((2, L))])
-  queries = _unit(rng, 3, D)
+  queries = unit_vectors(rng, 3, D)
   found = memory.rank(queries, 4, exclude=exclude)
   assert np.all(found.ids[0] == -1) and np.all(np.isneginf(found.scores[0]))
   _assert_same(found, _dense(parts, queries, 4, 0.5, 10, exclude), 4)
@@ -101,7 +97,7 @@ def test_everything_excluded_or_nothing_asked(parts, rng):
 
 
 def test_points_without_labels_and_no_points_at_all(parts, rng):
-  queries, none = _unit(rng, Q, D), sp.csr_matrix((N, L))
+  queries, none = unit_vectors(rng, Q, D), sp.csr_matrix((N, L))
   found = KeyMemory(parts[0], none, parts[2], temperature=TAU, num_keys=20).rank(queries, 5)
   _assert_same(found, _dense((parts[0], none, parts[2]), queries, 5, 0.5, 20), 5)
   empty = np.zeros((0, D), np.float32), sp.csr_matrix((0, L)), parts[2]
@@ -126,7 +122,7 @@ def test_by_hand():
 
 
 def test_blocks_change_nothing(parts, rng, monkeypatch):
-  queries, exclude = _unit(rng, Q, D), sp.csr_matrix(rng.random((Q, L)) < 0.1)
+  queries, exclude = unit_vectors(rng, Q, D), sp.csr_matrix(rng.random((Q, L)) < 0.1)
   memory = KeyMemory(*parts, temperature=TAU, num_keys=15)
   expected = memory.rank(queries, 8, exclude=exclude)
   monkeypatch.setattr(key_memory, "_BLOCK", 7)
@@ -137,7 +133,7 @@ def test_blocks_change_nothing(parts, rng, monkeypatch):
 
 @pytest.mark.parametrize("metric", ["P@1", "R@10", "PSP@5"])
 def test_the_weight_that_earns_most_is_chosen(metric, parts, rng, monkeypatch):
-  queries, truth = _unit(rng, Q, D), sp.csr_matrix((rng.random((Q, L)) < 0.1).astype(np.float32))
+  queries, truth = unit_vectors(rng, Q, D), sp.csr_matrix((rng.random((Q, L)) < 0.1).astype(np.float32))
   exclude, propensity = sp.csr_matrix(rng.random((Q, L)) < 0.05), 1 + rng.random(L)
   memory, k = KeyMemory(*parts, temperature=TAU, num_keys=15), int(metric.split("@")[1])
   grid = (0.0, 0.25, 0.5, 1.0)

@@ -31,6 +31,11 @@ def unit(table: np.ndarray) -> np.ndarray:
   return table / np.where(lengths > 0, lengths, 1)
 
 
+def unit_vectors(rng: np.random.Generator, *shape: int) -> np.ndarray:
+  """Random float32 vectors of length 1."""
+  return unit(rng.normal(size=shape)).astype(np.float32)
+
+
 def few_columns(*tables: sp.csr_matrix) -> list[sp.csr_matrix]:
   """Without the columns that no table uses, so that they fit into memory as dense arrays."""
   used = np.unique(np.concatenate([table.indices for table in tables]))
