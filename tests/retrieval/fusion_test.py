@@ -120,11 +120,8 @@ def test_no_queries(rng):
 
 
 def test_without_a_tree_it_is_the_plain_sum_and_a_last_column_of_labels_is_added(rng):
-  texts, classifiers, queries = (
-    unit_vectors(rng, L, D + 1),
-    unit_vectors(rng, L, D + 1),
-    unit_vectors(rng, N, D),
-  )
+  texts, classifiers = unit_vectors(rng, 2, L, D + 1)
+  queries = unit_vectors(rng, N, D)
   fused = Fusion(texts, classifiers, 1 + rng.random(L), num_candidates=L, devices=None)
   expected = np.column_stack([queries, np.ones(N)]) @ (texts + classifiers).T
   found = fused.rank(queries, L)
