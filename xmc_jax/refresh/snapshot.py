@@ -18,7 +18,7 @@ from xmc_jax.types import PyTree
 EmbedAnchors = Callable[[GraphEdges], np.ndarray]  # side -> [A, D]
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class Snapshot:
   """Holds the current embeddings, computed once for all refreshes that use them, and the training truth.
 
