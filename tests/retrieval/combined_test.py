@@ -109,18 +109,13 @@ def test_reasons_name_the_encoder(combined, each, queries):
 
 
 def test_a_member_weighs_as_much_as_it_helps():
-  """Log-odds of three, by Newton's method: what is noise gets nothing, and no weight is negative."""
+  """Log-odds of three: what is noise gets nothing, and no weight is negative."""
   rng = np.random.default_rng(6)
   truth = rng.normal(-3, 2, 20_000)
   right = rng.random(20_000) < 1 / (1 + np.exp(-truth))
   log_odds = np.stack([truth + rng.normal(0, 1, 20_000), truth + rng.normal(0, 2, 20_000), -truth], axis=1)
   found = hybrid_model._weights(log_odds, right)
-  weights, inputs = np.array([1 / 3, 1 / 3, 0]), np.append(log_odds[:, :2], np.ones((20_000, 1)), axis=1)
-  for _ in range(50):
-    odds = 1 / (1 + np.exp(-inputs @ weights))
-    offset = np.array([100, 100, 0]) * (weights - [1 / 3, 1 / 3, 0])
-    curvature = (inputs * (odds * (1 - odds))[:, None]).T @ inputs + np.diag([100, 100, 0])
-    weights = weights - np.linalg.solve(curvature, inputs.T @ (odds - right) + offset)
+  weights = made_corpora.regression(log_odds[:, :2], right, np.full(2, 1 / 3), 100)
   np.testing.assert_allclose(found, [*weights[:2] / weights[:2].sum(), 0], atol=1e-3)
   assert found[0] > 2 * found[1] > 0
   few = hybrid_model._weights(log_odds[:20], right[:20])

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import made_corpora
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -111,22 +112,6 @@ def test_calibration_leaves_the_order(model):
   np.testing.assert_allclose(before.probabilities(features), by_hand, atol=1e-6)
 
 
-def newton(features: np.ndarray, right: np.ndarray, others: np.ndarray) -> np.ndarray:
-  """The logistic regression with a normal prior of precision 30 around `others`, by Newton's method."""
-  scale = features.std(axis=0)
-  scale[scale == 0] = 1
-  inputs = np.append(features / scale, np.ones((len(features), 1)), axis=1)
-  trust = 30 * np.diag([*np.ones(len(scale)), 0])
-  start = np.append(others[:-1] * scale, 0)
-  weights = np.zeros(len(start))
-  for _ in range(50):
-    probability = sigmoid(inputs @ weights)
-    slope = inputs.T @ (probability - right) + trust @ (weights - start)
-    curve = (inputs * (probability * (1 - probability))[:, None]).T @ inputs + trust
-    weights -= np.linalg.solve(curve, slope)
-  return np.append(weights[:-1] / scale, weights[-1])
-
-
 @pytest.mark.parametrize("num_queries", [1, 5, 250])
 def test_the_regression_has_a_prior_around_weights_of_other_data(num_queries):
   features, right, *_ = made(num_queries)
@@ -134,7 +119,9 @@ def test_the_regression_has_a_prior_around_weights_of_other_data(num_queries):
   others = fixed(names).linear
   assert others[0] > 1 and others[1] == 0
   found = hybrid_model._fitted_regression(names, features, right)
-  np.testing.assert_allclose(found, newton(features.astype(np.float64), right, others), atol=1e-3)
+  scale = np.append(features[:, :3].std(axis=0, dtype=np.float64), 1)
+  expected = made_corpora.regression(features / scale, right, others[:-1] * scale, 30)
+  np.testing.assert_allclose(found, expected / np.append(scale, 1), atol=1e-3)
   np.testing.assert_allclose(found[3], others[3])  # of a feature that was always the same nothing is learnt
 
 

@@ -36,6 +36,21 @@ def unit_vectors(rng: np.random.Generator, *shape: int) -> np.ndarray:
   return unit(rng.normal(size=shape)).astype(np.float32)
 
 
+def regression(features: np.ndarray, right: np.ndarray, start: np.ndarray, trust: float) -> np.ndarray:
+  """The logistic regression with a normal prior around the weights of `start`, by Newton's method in float64.
+
+  Its weights and, without a prior, its intercept.
+  """
+  inputs = np.append(features.astype(np.float64), np.ones((len(features), 1)), axis=1)
+  precision, weights = trust * np.diag([*np.ones(len(start)), 0]), np.zeros(len(start) + 1)
+  for _ in range(50):
+    odds = 1 / (1 + np.exp(-inputs @ weights))
+    slope = inputs.T @ (odds - right) + precision @ (weights - np.append(start, 0))
+    curve = (inputs * (odds * (1 - odds))[:, None]).T @ inputs + precision
+    weights -= np.linalg.solve(curve, slope)
+  return weights
+
+
 def few_columns(*tables: sp.csr_matrix) -> list[sp.csr_matrix]:
   """Without the columns that no table uses, so that they fit into memory as dense arrays."""
   used = np.unique(np.concatenate([table.indices for table in tables]))

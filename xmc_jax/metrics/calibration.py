@@ -60,7 +60,7 @@ def reliability(
     The error and the bins.
 
   Raises:
-    ValueError: the shapes differ, or a number is not from 0 to 1.
+    ValueError: a number is not from 0 to 1.
 
   Example:
     >>> found = reliability([0.9, 0.8, 0.1], [True, False, False], num_bins=2)
@@ -70,8 +70,6 @@ def reliability(
     0.2667
   """
   probabilities, right = np.asarray(probabilities), np.asarray(right, bool)
-  if probabilities.ndim != 1 or probabilities.shape != right.shape:
-    raise ValueError(f"probabilities of shape {probabilities.shape} and right of {right.shape}; expected [n]")
   edges = np.linspace(0, 1, num_bins + 1)
   pairs = np.zeros(num_bins, np.int64)
   sums, num_right = np.zeros(num_bins), np.zeros(num_bins)
