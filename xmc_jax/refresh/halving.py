@@ -86,7 +86,8 @@ def _split(rows: Array, order: Array, *, cut: bool) -> list[tuple[Array, Array]]
     One part or two: `[n, ceil(P / 2), D]` and its indices.
   """
   where = order >= 0
-  places, kept = halves(_scores(rows, _direction(rows, where)), where)
+  direction, _ = _lloyd(rows, where, start(rows[:, :SAMPLE], where[:, :SAMPLE]), LAST_ITERATIONS)
+  places, kept = halves(_scores(rows, direction), where)
   order = jnp.where(kept, jnp.take_along_axis(order, places, axis=1), -1)
   rows = jnp.take_along_axis(rows, places[:, :, None], axis=1, mode="clip") * kept[:, :, None]
   num_parts, half = 2 if cut else 1, places.shape[1] // 2
@@ -125,11 +126,6 @@ def _with_fixed_sign(scores: Array, where: Array) -> Array:
   count = jnp.sum(where, axis=1)
   middle = jnp.sum(jnp.where(where, scores, 0), axis=1) / jnp.maximum(count, 1)
   return jnp.where(((count % 2 == 0) & (scores[:, 0] < middle))[:, None], -scores, scores)
-
-
-def _direction(rows: Array, where: Array) -> Array:
-  """Returns the direction `[G, D]` that gives the best halves found for each group `[G, P, D]`."""
-  return _lloyd(rows, where, start(rows[:, :SAMPLE], where[:, :SAMPLE]), LAST_ITERATIONS)[0]
 
 
 @jax.jit

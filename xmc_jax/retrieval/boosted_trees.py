@@ -22,9 +22,6 @@ class Trees:
     nodes: `[n, 4]`, of each node of any tree: feature, threshold, tree, and a bit for each leaf that is not
       on its left.
     values: `[T, 8]` of the leaves.
-
-  Attributes:
-    nodes, values: as given.
   """
 
   def __init__(self, nodes: Sequence[Sequence[float]], values: Sequence[Sequence[float]]):

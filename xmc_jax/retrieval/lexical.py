@@ -146,9 +146,6 @@ class TextTable:
 
   Args:
     vectors: CSR `[n, V]`, as `Lexicon.vectors` makes them.
-
-  Attributes:
-    vectors: as given.
   """
 
   def __init__(self, vectors: sp.csr_matrix):

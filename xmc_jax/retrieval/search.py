@@ -1,6 +1,5 @@
 """Searches for the best labels of many queries, in blocks, without excluded pairs; exactly, unless told."""
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -118,8 +117,10 @@ def search(
   counts = np.zeros(num_queries, np.int64) if exclude is None else np.diff(exclude.indptr)
   out = padding(num_queries, k)
   block = _block_size(placed, num_queries)
-  on_devices = functools.partial(_on_devices, devices=devices, block=block, recall=recall)
-  best = (_on_the_host if hosted else on_devices)(placed, num_labels)
+  best = _on_devices(placed, num_labels, devices=devices, block=block, recall=recall)
+  if hosted:
+    on_host = np.asarray(placed, np.float32)[:num_labels]
+    best = lambda rows, k: lambda: host_search.top_k(np.asarray(rows, np.float32), on_host, k)
   order = np.argsort(counts, kind="stable")
 
   def begin(start: int) -> Callable[[], None]:
@@ -167,11 +168,6 @@ def _one_ahead(begin: Callable[[int], Callable[[], None]], starts: Iterable[int]
       store()
   if waiting:
     waiting()
-
-
-def _on_the_host(labels: Array, num_labels: int) -> _Finder:
-  on_host = np.asarray(labels, np.float32)[:num_labels]
-  return lambda queries, k: lambda: host_search.top_k(np.asarray(queries, np.float32), on_host, k)
 
 
 def _on_devices(
