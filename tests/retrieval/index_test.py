@@ -19,8 +19,8 @@ from xmc_jax.retrieval import Index, index, shortlists
 from xmc_jax.retrieval.search import Ranking, contained
 
 K = 20
-# What is not marked holds for exact search, too, which then takes ScaNN's place.
 BACKEND = pytest.mark.parametrize("backend", ["exact", "scann"])
+# What is not marked holds for exact search, too, which then takes ScaNN's place.
 NEEDS_SCANN = pytest.mark.skipif(importlib.util.find_spec("scann") is None, reason="needs ScaNN")
 
 
