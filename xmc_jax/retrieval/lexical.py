@@ -23,7 +23,7 @@ _SHARE_OF_UNKNOWN, _MOST_SHARE, _LEAST_SHARE = 3.0, 0.5, 0.1  # of n-grams in a 
 _WITH_NGRAMS = 1_000  # characters of a text, at its beginning, that have n-grams: a page has too many
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ / golden ratio (Knuth, 1998, 6.4)
 # Where scripts without spaces begin and end: Thai and Lao, Burmese, Khmer, Kana, Han.
-_UNSPACED = (0x0E00, 0x0F00, 0x1000, 0x10A0, 0x1780, 0x1800, 0x3040, 0x3100, 0x3400, 0xA000)
+_UNSPACED: tuple[int, ...] = (0x0E00, 0x0F00, 0x1000, 0x10A0, 0x1780, 0x1800, 0x3040, 0x3100, 0x3400, 0xA000)
 _UNSPACED += (0xF900, 0xFB00, 0x20000, 0x32400)
 _TURKISH = {0x0131: "i", 0x0307: None}  # the i without a dot, and the dot that is left of İ in small letters
 
