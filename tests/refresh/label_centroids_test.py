@@ -1,7 +1,5 @@
 """Label centroids: the mean over a label's points, by hand."""
 
-import sys
-
 import numpy as np
 import scipy.sparse as sp
 
@@ -16,9 +14,7 @@ def test_the_mean_of_a_labels_points_or_its_text():
   assert found.tolist() == [[0.5, 1.0], [7.0, 8.0], [1.0, 0.0]] and found.dtype == np.float32
 
 
-def test_many_points_agree_with_a_loop(monkeypatch):
-  """Also where labels are taken two at a time."""
-  monkeypatch.setattr(sys.modules[refresh.label_centroids.__module__], "_BLOCK_BYTES", 2 * 4 * 4)
+def test_many_points_agree_with_a_loop():
   rng = np.random.default_rng(0)
   points, truth = rng.normal(size=(50, 4)).astype(np.float32), sp.csr_matrix(rng.random((50, 9)) < 0.2)
   texts = np.zeros((9, 4), np.float32)

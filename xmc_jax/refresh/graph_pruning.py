@@ -59,7 +59,8 @@ def kept_edges(
     for done in threads.map(judge, range(0, own.nnz, _CHUNK)):
       if progress:
         progress(round(share * done))
-  return split_table.sum_over_processes(kept).astype(bool)
+  kept = split_table.sum_over_processes(kept) if isinstance(rows, SplitTable) else kept
+  return kept.astype(bool)
 
 
 def _mean(table: Table) -> np.ndarray:

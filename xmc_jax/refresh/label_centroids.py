@@ -23,16 +23,32 @@ def label_centroids(points: Table, truth: sp.csr_matrix, texts: Callable[[], Tab
     `[L, D]` float32, not normalised.
   """
   has_label = (truth > 0).T.tocsr().astype(np.float32)
-  counts, num_labels, width = np.diff(has_label.indptr), has_label.shape[0], points.shape[1]
-  of_own, own = has_label, points
+  counts = np.diff(has_label.indptr)
   if isinstance(points, SplitTable):
-    of_own, own = has_label[:, points.own_rows], points.own
-  kept = split_table.own_range(num_labels)
+    return _split_centroids(points, has_label, texts)
+  centroids = np.asarray(has_label @ points, np.float32)
+  centroids /= np.maximum(counts, 1)[:, None]
+  if not counts.all():
+    centroids[counts == 0] = split_table.whole(texts())[counts == 0]
+  return centroids
+
+
+def _split_centroids(points: SplitTable, has_label: sp.csr_matrix, texts: Callable[[], Table]) -> SplitTable:
+  """Adds each process's points to the centroids of a block of labels, of which one process keeps each.
+
+  Args:
+    points: as for `label_centroids`.
+    has_label: CSR `[L, N]`.
+    texts: as for `label_centroids`.
+  """
+  num_labels, width = has_label.shape[0], points.shape[1]
+  counts, kept = np.diff(has_label.indptr), split_table.own_range(num_labels)
+  of_own = has_label[:, points.own_rows]
   centroids = np.empty((len(kept), width), np.float32)
   size = max(1, _BLOCK_BYTES // (4 * width))
-  for start in range(0, num_labels, size):  # each process adds its points; one of them keeps a label
+  for start in range(0, num_labels, size):
     rows = slice(start, start + size)
-    means = split_table.sum_over_processes(np.asarray(of_own[rows] @ own, np.float32))
+    means = split_table.sum_over_processes(np.asarray(of_own[rows] @ points.own, np.float32))
     means = means / np.maximum(counts[rows], 1)[:, None].astype(np.float32)
     low, high = max(start, kept.start), min(start + len(means), kept.stop)
     if low < high:
@@ -41,6 +57,4 @@ def label_centroids(points: Table, truth: sp.csr_matrix, texts: Callable[[], Tab
     without = np.flatnonzero(counts[kept.start : kept.stop] == 0)
     embedded = texts()
     centroids[without] = (embedded.own if isinstance(embedded, SplitTable) else embedded[kept])[without]
-  return (
-    SplitTable(centroids, split_table.row_starts(num_labels)) if isinstance(points, SplitTable) else centroids
-  )
+  return SplitTable(centroids, split_table.row_starts(num_labels))
