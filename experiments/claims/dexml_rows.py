@@ -130,6 +130,7 @@ MORE_COMPUTE = {
     "batches_of_256": short(dexml.PRESETS["debian_all"]),
     "batches_of_256_200_rows_held_out": {**short(dexml.PRESETS["debian_all"]), "data.num_validation": 200},
     "minilm_1": short(dexml.PRESETS["debian_minilm1"]),
+    "minilm_1_log_prior": {**short(dexml.PRESETS["debian_minilm1"]), **UNIT, "method.log_prior": 1.0},
     "minilm_6_and_1024_random_labels": {
       **short(dexml.PRESETS["debian_pool"]),
       "train.num_epochs": 1,
