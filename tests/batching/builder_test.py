@@ -374,6 +374,13 @@ def test_a_full_pool_drops_hard_negatives_first_and_counts(size):
   assert drops[size] in kinds
 
 
+def test_what_is_dropped_is_not_always_the_same():
+  builder = _builder(BatchSpec("in_batch", 1, num_hard_negatives=3, pool_size=14), batch_size=48)
+  listed = _shortlist(builder, 6)
+  pools = [frozenset(_pool(builder.build(step, {"shortlist": listed}))) for step in range(20)]
+  assert len(set(pools)) > 10
+
+
 def test_random_labels_fill_what_room_a_pool_has():
   builder = _builder(BatchSpec("in_batch", 1, num_random_negatives=25, num_hard_negatives=1, pool_size=25))
   for step in range(builder.steps_per_epoch):

@@ -681,6 +681,14 @@ def test_a_plan_counts_data_that_are_here_unless_it_is_told_sizes(command, folde
     assert "assumed (--config.plan.*): 9,914 points, " in ended.out and "was not read: " in ended.out
 
 
+def test_a_plan_needs_no_device():
+  """One that JAX would look for is not there."""
+  arguments = [f"{DEXML}:lf_amazontitles_131k", "--mode=plan", "--config.mesh.data=64"]
+  ended = child(arguments, JAX_PLATFORMS="nowhere")
+  assert ended.returncode == 0, ended.stderr
+  assert "64 x h100 (mesh.data 64 x mesh.label 1)" in ended.stdout
+
+
 def test_the_command_to_try_cuts_a_text_at_the_end_of_a_word():
   class Texts(list):
     texts = property(lambda self: self)
