@@ -59,15 +59,19 @@ def write(folder: Path, trained: Trained, probes: list[str]) -> Sentence:
   settings.projection_tanh = unidec_heads.TEXTS in trained.params or settings.projection_tanh
   settings.update(embedding_dropout=0.0, num_frozen_layers=0)
   tokenizer = run.dataset.tokenizer()
-  embedder = models.build(
-    settings, vocab_size=tokenizer.get_vocab_size(), special_ids=data.special_ids(tokenizer)
-  )
-  if isinstance(embedder.spec, models.GruSpec):
-    return Sentence("it has no module for the mean over the tokens of a Bi-GRU")
   tokens = data.encode_texts(tokenizer, probes, run.config.data.max_length)
   vectors, padded = trained.queries(tokens), tokens.gather(np.arange(len(tokens)), run.config.data.max_length)
-  found, expected = embedder.embed(root, padded), vectors[:, : embedder.width]
-  if found.shape != expected.shape or not np.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+  for normalize in (settings.normalize, not settings.normalize):  # some methods scale in any case
+    settings.normalize = normalize
+    embedder = models.build(
+      settings, vocab_size=tokenizer.get_vocab_size(), special_ids=data.special_ids(tokenizer)
+    )
+    if isinstance(embedder.spec, models.GruSpec):
+      return Sentence("it has no module for the mean over the tokens of a Bi-GRU")
+    found, expected = embedder.embed(root, padded), vectors[:, : embedder.width]
+    if found.shape == expected.shape and np.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+      break
+  else:
     return Sentence("its method embeds texts in a way that no chain of its modules can compute")
   notes: tuple[str, ...] = ()
   if embedder.width < vectors.shape[1]:

@@ -113,7 +113,7 @@ def words_of(text: str) -> str:
 def _word() -> re.Pattern:
   """Returns the pattern of a word: letters, digits, underscores, and marks, as some scripts write vowels."""
   marks = "".join(chr(code) for code in range(0x20000) if unicodedata.category(chr(code))[0] == "M")
-  return re.compile(rf"[\w{marks}]+")
+  return re.compile(rf"(?:\w+|(?![\x00-\x7f])[{marks}]+)+")  # the long class is tried after all others
 
 
 def _ngram_counts(texts: Sequence[str]) -> sp.csr_matrix:
@@ -150,11 +150,11 @@ class TextTable:
 
   def __init__(self, vectors: sp.csr_matrix):
     self.vectors = vectors
-    by_word, self._searched_words = vectors.tocsc(), None
+    by_word, self._searched = vectors.tocsc(), None
     counts = np.diff(by_word.indptr)
     if counts.max(initial=0) > _MOST_TEXTS:
-      self._searched_words = sp.diags_array((counts <= _MOST_TEXTS).astype(np.float32), format="csc")
-      by_word = by_word @ self._searched_words
+      self._searched = counts <= _MOST_TEXTS
+      by_word.data *= np.repeat(self._searched, counts)
       by_word.eliminate_zeros()
     self._by_word = by_word.T.tocsr()
 
@@ -167,8 +167,10 @@ class TextTable:
 
   def cosines_of(self, queries: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
     """Returns these cosines `[m, c]` only for the texts `ids`, faster than `cosines`."""
-    queries = queries if self._searched_words is None else queries @ self._searched_words
-    return cosines_at(queries.tocsr(), self.vectors, ids)
+    if self._searched is not None:
+      searched = queries.data * self._searched[queries.indices]
+      queries = sp.csr_matrix((searched, queries.indices, queries.indptr), queries.shape)
+    return cosines_at(queries, self.vectors, ids)
 
 
 class Words:

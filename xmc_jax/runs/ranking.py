@@ -204,12 +204,14 @@ def hybrid_model(trained: "Trained") -> HybridModel:
     UserError: its file is damaged, or it cannot be fitted again.
   """
   path, members = trained.run.ranking_folder / run_folder.HYBRID, trained.members.values()
+  is_refitted = any(member.run.is_refitted for member in members)  # no row is left that no encoder has seen
+  anew = "give --scores=encoder, or train anew"
   if path.exists():
-    model = HybridModel.load(path)
-  elif any(member.run.is_refitted for member in members):  # no row is left that the encoder has not seen
+    model = HybridModel.load(path, **({"remedy": anew} if is_refitted else {}))
+  elif is_refitted:
     raise UserError(
       f"{path} is missing, and cannot be fitted after train.refit, which trained on the validation rows; "
-      "give --scores=encoder, or train anew"
+      f"{anew}"
     )
   else:
     model = _fitted(trained)

@@ -175,6 +175,7 @@ class Checkpoints:
       return
     if best_step == int(state.step):
       self.keep_best(state)
+      self._background.wait()  # a run that has ended saves nothing more
       return
     say(f"the best parameters so far, of step {best_step:,}, are gone; the best from here on will be kept")
     self.record.best = self.record.best_step = None
