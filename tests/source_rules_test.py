@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests import versions
+
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "xmc_jax"
 
@@ -230,3 +232,7 @@ def test_nothing_points_outside_the_checkout():
       continue
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
       assert not outside.search(line), f"{shown(path)}:{number}: {line.strip()}"
+
+
+def test_files_that_run_on_other_versions_are_here():
+  assert all((ROOT / file).exists() for file in versions.TESTS)

@@ -34,7 +34,7 @@ TESTS = (
   "tests/extras_test.py",
   "tests/golden_test.py",  # ml_collections
   "tests/metrics/ranking_test.py",  # numpy, scipy
-  "tests/losses/softmax_test.py",  # jax
+  "tests/losses/softmax_and_binary_test.py",  # jax
   "tests/training/optimizer_test.py",  # optax
   "tests/storage/run_checkpoints_test.py",  # orbax
   "tests/models/embedder_test.py",  # safetensors, transformers
