@@ -9,7 +9,9 @@ import pytest
 
 from tests.export import made_runs
 from xmc_jax import models
+from xmc_jax.export import sentence_transformers
 from xmc_jax.runs.model import Model
+from xmc_jax.runs.run import reopen
 
 TEXTS = ["bamarn nuve", "keltbarn " * 30, "lolt", "Ramarass, SUTH!"]
 _CODE = """
@@ -54,6 +56,15 @@ def test_our_own_folder_loads_as_the_run(folder, kind):
   batch = tokenizer(TEXTS, padding=True, truncation=True, max_length=24, return_tensors="np")
   found = apply(params, batch["input_ids"], batch["attention_mask"])
   np.testing.assert_allclose(found, Model.load(workdir).embed(TEXTS), atol=1e-5)
+
+
+def test_vectors_that_a_method_scales_in_any_case_are_scaled(folder, tmp_path):
+  """PRIME, DEXA and classifiers do, whatever `encoder.normalize` is."""
+  trained = reopen(made_runs.exported(folder, "bag")).trained()
+  assert np.allclose(np.linalg.norm(trained.queries(trained.run.dataset.test.tokens), axis=1), 1, atol=1e-5)
+  trained.run.config.encoder.normalize = False
+  assert not sentence_transformers.write(tmp_path, trained, TEXTS).reason
+  assert "Normalize" in (tmp_path / "modules.json").read_text()
 
 
 def test_modules_say_what_the_run_does(folder):

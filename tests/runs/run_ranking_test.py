@@ -256,13 +256,19 @@ def test_a_source_alone_needs_no_fit(tmp_path, monkeypatch):
   assert any(reason["sources"] for of_text in reasons for reason in of_text) and len(opened) == 1
 
 
-def test_a_model_of_other_sources_is_refused(run):
+def test_a_model_of_other_sources_is_refused(run, monkeypatch):
   trained = run.trained()
   path = run.workdir / "hybrid.json"
   kept = path.read_bytes()
   try:
     hybrid_model.fixed(["a", "b"]).save(path)
     with pytest.raises(UserError, match=r"hybrid\.json: was fitted on other features; delete it"):
+      ranking.hybrid(trained)
+    monkeypatch.setattr(run, "is_refitted", True)  # so it cannot be fitted anew
+    path.write_text("{}")
+    with pytest.raises(
+      UserError, match=r"hybrid\.json: not readable \(.*\); give --scores=encoder, or train anew"
+    ):
       ranking.hybrid(trained)
   finally:
     path.write_bytes(kept)

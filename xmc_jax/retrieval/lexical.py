@@ -57,7 +57,7 @@ class Lexicon:
       dtype=np.float32,
     )
     self._words, self._pairs = hashed(ngram_range=(1, 1)), hashed(ngram_range=(2, 2))
-    self.share = _MOST_SHARE
+    self.share = _MOST_SHARE  # so that n-grams are counted, until the words are
     num_points, with_it, words = self._totals(point_texts)
     self.share = _ngram_share(words)
     num_labels, with_label, _ = self._totals(label_texts)
@@ -89,11 +89,10 @@ class Lexicon:
   def _weighted(self, each: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
     for counts, idf in zip(each, self._idf):
       counts.data = (1 + np.log(counts.data)) * idf[counts.indices]
-    words, ngrams = normalize(sp.hstack(each[:2], "csr"), copy=False), normalize(each[2], copy=False)
-    return normalize(
-      sp.hstack([words * np.sqrt(1 - self.share), ngrams * np.sqrt(self.share)], "csr", np.float32),
-      copy=False,
-    )
+    words = normalize(sp.hstack(each[:2], "csr"), copy=False)
+    ngrams = normalize(each[2], copy=False)
+    parts = [words * np.sqrt(1 - self.share), ngrams * np.sqrt(self.share)]
+    return normalize(sp.hstack(parts, "csr", np.float32), copy=False)  # a text may lack n-grams
 
 
 def _ngram_share(counts: np.ndarray) -> float:
@@ -246,7 +245,7 @@ def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
   part, size = [], 0
   for text in texts:
     part.append(text)
-    size += len(text)
+    size += len(text) + 1
     if size > _CHARACTERS:
       yield part
       part, size = [], 0
