@@ -28,9 +28,9 @@ def best(workdir):
   return StepFolder(workdir / "best", read_only=True)
 
 
-def started(workdir):
+def started(workdir, in_background=False):
   """A new start: `(checkpoints, the step that it goes on from)`."""
-  checkpoints = Checkpoints(workdir, keep=3)
+  checkpoints = Checkpoints(workdir, 3, in_background)
   step = checkpoints.latest_valid()
   found, _ = checkpoints.restore(step, state(0))
   assert int(found.step) == (step or 0)
@@ -49,11 +49,13 @@ def test_all_is_as_it_was(tmp_path):
   assert (checkpoints.record.best, checkpoints.record.best_step) == (0.06, 6)
 
 
-def test_a_kill_between_checkpoint_and_best_is_made_up_for(tmp_path):
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_kill_between_checkpoint_and_best_is_made_up_for(tmp_path, in_background):
+  """Before `restore` returns: a run that has ended saves nothing more."""
   checkpoints = trained(tmp_path, 3, best=(3,))
   assert checkpoints.record.add_score(6, 0.06, 0)
   checkpoints.save(state(6), {}, {})
-  checkpoints, step = started(tmp_path)
+  checkpoints, step = started(tmp_path, in_background)
   assert step == 6 and best(tmp_path).latest() == 6
   assert best(tmp_path).latest_valid() == 6
 
