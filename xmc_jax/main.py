@@ -66,8 +66,11 @@ def _use(mode: str, workdir: pathlib.Path, given: dict[str, str]) -> None:
     elif mode == "export":
       commands.export(workdir, output, options.ADD_LABELS.value, scores)
     else:
-      more = _values("k", "scores", "explain", "documents", "threshold", "add_labels")
-      commands.predict(workdir, options.INPUT.value, output, backend=backend, reading=given, **more)
+      more = _values("scores", "explain", "documents", "add_labels")
+      k, threshold = options.labels_to_give()
+      commands.predict(
+        workdir, options.INPUT.value, output, k, given, backend=backend, threshold=threshold, **more
+      )
 
 
 def _values(*names: str) -> dict:

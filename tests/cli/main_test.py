@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from tests import command_lines, tiny_runs
-from xmc_jax import data, main, methods
+from xmc_jax import data, main, methods, metrics
 from xmc_jax.cli import commands, error_lines
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
@@ -133,6 +133,8 @@ def test_help_is_light_and_succeeds():
     (["--config=experiments/rea_xmc.py"], "did you mean --config=experiments/rae_xmc.py?"),
     (["--mode=predict", "--k=few"], "error: --k=few: expected a whole number, such as 5"),
     (["--mode=predict", "--threshold=0,5"], "error: --threshold=0,5: expected a number, such as 0.5"),
+    (["--mode=predict", "--labels=all"], "error: --labels='all': expected f1, a least score such as 0.3"),
+    (["--mode=predict", "--labels=5", "--k=3"], "error: --labels=5 and --k: leave one of them out"),
     (["--mode=evaluate", "--explain", "--workdir=x"], "from the run's folder; leave --explain out"),
     (["--mode=compare", "--explain", "x", "y"], "from the folders of runs; leave --explain out"),
     (["--mode=plan", "--explain"], "--mode=plan does not use --explain; leave it out"),
@@ -443,6 +445,13 @@ def test_prediction_of_documents_above_a_threshold(command, trained, tmp_path):
   kept = [label["score"] for label in rows[0]["labels"]]
   assert kept == [value for value in scores if value >= kept[-1]] and len(kept) in (3, 4)
   assert rows[1]["labels"] == []
+  assert command(*use, "--labels=3").out == command(*use, "--k=3").out
+  least = command(*use, "--k=60", f"--threshold={scores[3]}").out
+  assert command(*use, f"--labels={scores[3]}").out == least
+  (row,) = map(json.loads, command(*use, "--documents", "--labels=f1").out.splitlines())
+  assert len(row["labels"]) == metrics.best_f1_sizes([scores])[0]
+  line = command(*use, "--labels=f1", "--scores=encoder").line()
+  assert line == "error: --labels=f1 needs probabilities; leave --scores=encoder out"
   line = command(*use, "--threshold=50").line()
   assert line == "error: --threshold=50: scores are probabilities; set 0 to 1"
   serve = ("--mode=serve", f"--workdir={trained}", "--scores=hybrid", "--port=0", "--threshold=50")

@@ -11,6 +11,7 @@ import sklearn
 from sklearn.exceptions import NotFittedError
 
 import xmc_jax
+from xmc_jax import metrics
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import Labels
 from xmc_jax.errors import ConfigError, DataError, UserError
@@ -64,11 +65,12 @@ def test_predictions_are_the_labels_above_the_threshold(fitted):
       assert values == sorted(values, reverse=True)
 
 
-def test_the_usual_threshold_is_that_of_the_best_f1(fitted):
-  threshold = fitted._fitted.model("hybrid").threshold
-  assert fitted.threshold is None and 0 < threshold <= 0.5
-  predicted = fitted.predict(TEXTS[TEST])
-  assert predicted == with_threshold(fitted, threshold).predict(TEXTS[TEST])
+def test_without_a_threshold_each_text_gets_the_set_with_the_best_expected_f1(fitted):
+  ids, probabilities, _ = fitted.top_k(TEXTS[TEST], k=len(made_texts.NAMES))
+  sizes = metrics.best_f1_sizes(probabilities)
+  assert len(set(sizes)) > 1
+  expected = [[made_texts.NAMES[label] for label in row[:size]] for row, size in zip(ids, sizes)]
+  assert fitted.threshold is None and fitted.predict(TEXTS[TEST]) == expected
 
 
 def with_threshold(fitted, threshold):

@@ -53,19 +53,3 @@ def test_the_error_by_chance_is_that_of_exact_probabilities():
 def test_what_is_no_probability_is_refused(value):
   with pytest.raises(ValueError, match="expected 0 to 1"):
     metrics.reliability([0.5, value], [True, False])
-
-
-def test_the_threshold_for_the_best_f1():
-  """Against a loop; it is nearly as good as the best threshold where probabilities are calibrated."""
-  rng = np.random.default_rng(0)
-  probabilities = rng.random(20_000) ** 4
-  right = rng.random(20_000) < probabilities
-  num_true = int(right.sum()) + 500
-
-  def f1(threshold: float) -> float:
-    called = probabilities >= threshold
-    return 2 * (called & right).sum() / (called.sum() + num_true)
-
-  best = max(map(f1, np.arange(0.05, 1, 0.01)))
-  found = metrics.f1_threshold(probabilities, right, num_true)
-  assert found == pytest.approx(best / 2, abs=0.002) and f1(found) > best - 0.002 > f1(0.5)

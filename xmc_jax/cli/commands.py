@@ -23,7 +23,7 @@ from xmc_jax.report import compare as compare  # the command of --mode=compare
 from xmc_jax.runs import create, label_frequency
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
-from xmc_jax.runs.model import Model, check_k
+from xmc_jax.runs.model import Model, Threshold, check_k
 from xmc_jax.runs.trained import to_test
 from xmc_jax.storage import atomic
 from xmc_jax.training import test_table
@@ -128,7 +128,7 @@ def predict(
   backend: str = "",
   explain: bool = False,
   documents: bool = False,
-  threshold: float = -math.inf,
+  threshold: Threshold = -math.inf,
   add_labels: str = "",
 ) -> None:
   """Runs `--mode=predict`: reads texts and writes only JSON lines; at a terminal it shows a prompt."""

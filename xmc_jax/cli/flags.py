@@ -5,6 +5,7 @@ import math
 import pathlib
 import re
 import runpy
+from typing import Literal
 
 import ml_collections
 from absl import flags
@@ -37,6 +38,9 @@ DOCUMENTS = flags.DEFINE_bool(
   "documents", False, "predict: the whole of --input is one text, line breaks too"
 )
 THRESHOLD = flags.DEFINE_float("threshold", -math.inf, "predict, serve: the least score of a label")
+LABELS = flags.DEFINE_string(
+  "labels", "", "predict: which labels: f1 (the set with the best expected F1), a least score, or how many"
+)
 OUTPUT = flags.DEFINE_string(
   "output",
   "",
@@ -77,13 +81,15 @@ DESCRIPTION = flags.DEFINE_string("description", "", "serve: a sentence below th
 EXAMPLE = flags.DEFINE_multi_string("example", [], "serve: a text to try on the page; may be repeated")
 
 _READING = re.compile(r"--config\.data\.(\w+)=(.*)", re.DOTALL)
+_MOST_LABELS = 100  # of a text, where --labels chooses by scores
 _CONFIG_MODES = ("prepare", "train", "plan")
 _OF_RUNS = ("compare", "combine")  # their arguments are folders of runs
 # The flags that each mode uses.
 _USES = {
   **dict.fromkeys(_CONFIG_MODES, "config workdir distributed"),
   "evaluate": "workdir input output scores backend checkpoint distributed",
-  "predict": "workdir input output scores backend documents threshold k add_labels explain distributed",
+  "predict": "workdir input output scores backend documents labels threshold k add_labels explain "
+  "distributed",
   "export": "workdir output scores add_labels distributed",
   "compare": "output scores distributed",
   "combine": "workdir",
@@ -119,8 +125,31 @@ def reads_input(argv: list[str]) -> dict[str, str]:
   return {found[1]: found[2] for argument in argv if (found := _READING.fullmatch(argument))}
 
 
+def labels_to_give() -> tuple[int, float | Literal["f1"]]:
+  """Returns how many labels a text gets at most, and their least score, or 'f1'.
+
+  Raises:
+    UserError: --labels is not understood, or says it a second time.
+  """
+  labels, k, threshold = LABELS.value, K.value, THRESHOLD.value
+  if not labels:
+    return k, threshold
+  for name in ("k", "threshold"):
+    if flags.FLAGS[name].present:
+      raise UserError(f"--labels={labels} and --{name}: leave one of them out")
+  if labels == "f1":
+    return _MOST_LABELS, "f1"
+  if labels.isdecimal() and int(labels):
+    return int(labels), threshold
+  with contextlib.suppress(ValueError):
+    if math.isfinite(least := float(labels)) and not labels.isdecimal():
+      return _MOST_LABELS, least
+  raise UserError(f"--labels={labels!r}: expected f1, a least score such as 0.3, or a number such as 5")
+
+
 def check(argv: list[str]) -> None:
-  """Refuses flags and arguments that the mode does not use."""
+  """Refuses flags and arguments that the mode does not use, or that contradict each other."""
+  labels_to_give()
   mode, reading = MODE.value, reads_input(argv)
   others = [argument for argument in argv[1:] if not _READING.fullmatch(argument)]
   if others and mode not in _OF_RUNS:

@@ -22,7 +22,7 @@ from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import ID, NAME, Labels, texts_of
 from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.estimator import fitted, settings
-from xmc_jax.runs.model import Model
+from xmc_jax.runs.model import BEST_F1, Model, is_given
 
 # Arguments that scikit-learn would otherwise take for metadata.
 _TEXTS = MappingProxyType({"texts": UNUSED})
@@ -53,7 +53,8 @@ class XMCClassifier(BaseEstimator):
     max_length: tokens of a text that the encoder reads; None is the method's own.
     scores: what labels are ranked by, as `config.eval.scores`; only 'hybrid' gives probabilities, and 'auto'
       has no other.
-    threshold: the least probability of a predicted label; None is the one with the best F1 on held-out texts.
+    threshold: the least probability of a predicted label; None gives each text the set with the best
+      expected F1.
     random_state: seed of the training, or without `workdir` a NumPy RandomState; None is 0.
     workdir: a folder for the run's files, from which an interrupted `fit` continues. None keeps them in a
       temporary folder, as long as the estimator lives.
@@ -140,7 +141,8 @@ class XMCClassifier(BaseEstimator):
     """Returns the labels of each text, in the form in which they came to `fit`.
 
     For lists and matrices these are the labels whose probability is at least `threshold`, and always the
-    best one. For one name or id per text it is the best one; so it is if `scores` are no probabilities.
+    best one; without a threshold, the set with the best expected F1. For one name or id per text it is the
+    best one; so it is if `scores` are no probabilities.
 
     Args:
       texts: n texts.
@@ -152,15 +154,12 @@ class XMCClassifier(BaseEstimator):
     check_is_fitted(self)
     is_one = self.scores != "hybrid" or self._fitted.space.kind in (NAME, ID)
     limit = np.inf if is_one else self._threshold()
-    if limit is None:
-      with self._opened() as model:
-        limit = model.threshold
     depth = min(_DEPTH, len(self.classes_))
     ids, scores = self._ranked(texts, depth)
-    while depth < len(self.classes_) and (scores[:, -1] >= limit).any():
+    while limit is not None and depth < len(self.classes_) and (scores[:, -1] >= limit).any():
       depth = min(4 * depth, len(self.classes_))
       ids, scores = self._ranked(texts, depth)
-    chosen = scores >= limit
+    chosen = is_given(scores, BEST_F1 if limit is None else limit)
     chosen[:, 0] = True
     chosen &= ids >= 0
     return self._fitted.space.decode(self._matrix(ids, np.ones_like(scores), chosen), ids[:, 0])

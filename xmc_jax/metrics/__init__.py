@@ -6,9 +6,10 @@ means, the slices and the intervals only sum these gains in different ways. `cal
 measures something else: whether predicted probabilities are right as often as they claim.
 """
 
-from xmc_jax.metrics.calibration import Reliability, f1_threshold, reliability
+from xmc_jax.metrics.calibration import Reliability, reliability
 from xmc_jax.metrics.hits import num_rows_without_labels
 from xmc_jax.metrics.intervals import Difference, bootstrap_intervals, holm, paired_differences
+from xmc_jax.metrics.label_sets import best_f1_sizes
 from xmc_jax.metrics.propensity import inverse_propensity
 from xmc_jax.metrics.ranking import FAMILIES, coverage, evaluate
 from xmc_jax.metrics.slices import contributions, frequency_deciles, frequency_groups, head_torso_tail
@@ -17,11 +18,11 @@ __all__ = [
   "FAMILIES",
   "Difference",
   "Reliability",
+  "best_f1_sizes",
   "bootstrap_intervals",
   "contributions",
   "coverage",
   "evaluate",
-  "f1_threshold",
   "frequency_deciles",
   "frequency_groups",
   "head_torso_tail",

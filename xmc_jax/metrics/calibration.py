@@ -91,24 +91,3 @@ def reliability(
   # The mean absolute value of a normal variable is √(2/π) of its deviation.
   by_chance = share @ np.sqrt(2 / np.pi * predicted * (1 - predicted) / pairs)
   return Reliability(float(share @ abs(share_right - predicted)), bins, float(by_chance))
-
-
-def f1_threshold(probabilities: npt.ArrayLike, right: npt.ArrayLike, num_true: int) -> float:
-  """Returns the least probability by which to call a pair right, for the best F1 of all pairs together.
-
-  F1 = 2 · hits / (called right + true), the micro-average. Where probabilities are calibrated, the threshold
-  is half of the best F1 (Lipton et al., 2014), which varies far less from sample to sample than the place of
-  the best F1 does.
-
-  Args:
-    probabilities: `[n]` of n > 0 pairs.
-    right: `[n]` bool.
-    num_true: number of all true pairs; those that are not among the n count as missed.
-
-  Example:
-    >>> f1_threshold([0.9, 0.1, 0.3, 0.2], [True, False, True, False], num_true=2)
-    0.5
-  """
-  order = np.argsort(-np.asarray(probabilities), kind="stable")
-  hits = np.cumsum(np.asarray(right, bool)[order])
-  return float((hits / (np.arange(1, len(order) + 1) + num_true)).max())

@@ -27,13 +27,11 @@ class HybridRanker:
 
   Attributes:
     point_texts: texts of the training queries in the memory.
-    threshold: the least probability of labels to return, for the best F1 on held-out queries.
   """
 
   def __init__(self, retriever: Retriever, model: HybridModel):
     self._retriever, self._model = retriever, model
     self.point_texts = retriever.corpus.point_texts
-    self.threshold = model.threshold
 
   def rank(self, queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Ranks the k most probable labels of each query, by probability; ties by rising id.
@@ -128,7 +126,7 @@ def fit_model(
   if not parts:
     return fixed(names, others)
   features, right, rows = map(np.concatenate, zip(*parts))
-  return fit(names, features, right, rows, truth[rows_alike][:, labels].nnz, others)
+  return fit(names, features, right, rows, others)
 
 
 def like_test_time(retriever: Retriever, truth: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:

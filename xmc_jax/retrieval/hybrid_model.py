@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from xmc_jax import metrics
 from xmc_jax.errors import DataError
 from xmc_jax.retrieval import boosted_trees, cpu_cores
 from xmc_jax.retrieval.boosted_trees import Trees
@@ -54,13 +53,12 @@ class HybridModel:
     trees: gradient-boosted trees; None means no trees.
     joint: `[3]` weights of the log-odds by `linear` and by `trees`, and the intercept.
     num_rows: number of queries that it was fitted on; 0 for weights that were fitted on other data.
-    threshold: the least probability of labels to return, for the best F1.
     calibration: `[3]` weights a, b, c: probability p becomes σ(a ln p - b ln(1 - p) + c).
     weight: that of its log-odds in the weighted mean.
     others: models of the features by other encoders, which follow; their own calibrations do not count.
 
   Attributes:
-    features, linear, num_rows, threshold, weight, others: as given.
+    features, linear, num_rows, weight, others: as given.
     has_trees: whether the model has trees.
   """
 
@@ -71,12 +69,11 @@ class HybridModel:
     trees: Trees | None = None,
     joint: np.ndarray | Sequence[float] = (1.0, 0.0, 0.0),
     num_rows: int = 0,
-    threshold: float = 0.5,
     calibration: np.ndarray | Sequence[float] = _UNCHANGED,
     weight: float = 1.0,
     others: Sequence["HybridModel"] = (),
   ):
-    self.features, self.num_rows, self.threshold = list(features), num_rows, threshold
+    self.features, self.num_rows = list(features), num_rows
     self.linear, self._trees = np.asarray(linear, np.float64), trees
     self._joint, self._calibration = np.asarray(joint, np.float64), np.asarray(calibration, np.float64)
     self.has_trees, self.weight, self.others = trees is not None, weight, others
@@ -111,7 +108,6 @@ class HybridModel:
       "joint": self._joint.tolist(),
       "calibration": self._calibration.tolist(),
       "trees": self._trees and {"nodes": self._trees.nodes, "values": self._trees.values},
-      "threshold": self.threshold,
       "weight": self.weight,
     }
 
@@ -144,6 +140,7 @@ class HybridModel:
   @classmethod
   def _of_content(cls, content: dict[str, Any]) -> "HybridModel":
     trees = content.pop("trees")
+    content.pop("threshold", None)  # of runs until 2026-11-29
     return cls(**content, trees=trees and Trees(**trees))
 
 
@@ -152,7 +149,6 @@ def fit(
   features: np.ndarray,
   right: np.ndarray,
   rows: np.ndarray,
-  num_true: int = 0,
   others: Sequence[Sequence[str]] = (),
 ) -> HybridModel:
   """Fits the model on candidates of queries that are not in the memory.
@@ -162,7 +158,6 @@ def fit(
     features: `[n, F]` float32 of n candidates.
     right: `[n]` bool, whether each candidate is right.
     rows: `[n]` int, the query of each candidate.
-    num_true: number of true labels of the queries, for the threshold; 0 counts those among the candidates.
     others: names of the features by other encoders, which follow; F names in all.
 
   Returns:
@@ -186,11 +181,10 @@ def fit(
     if folds:
       inputs = _beta_inputs(log_odds)
       calibration = _regression_from(inputs, right, calibration, np.full(3, _CALIBRATION_TRUST), least=0.01)
-    threshold = metrics.f1_threshold(_calibrated(log_odds, calibration), right, num_true or int(right.sum()))
     for model, weight in zip(models, weights):
       model.weight = float(weight)
     model, *others = models
-    model.num_rows, model.threshold, model.others = len(queries), threshold, others
+    model.num_rows, model.others = len(queries), others
     model._calibration = calibration
     return model
 

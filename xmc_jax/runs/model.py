@@ -5,11 +5,12 @@ import itertools
 import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from xmc_jax import config as configs
+from xmc_jax import metrics
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.explanations import as_dict
 from xmc_jax.retrieval.hybrid import HybridRanker
@@ -18,6 +19,9 @@ from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import evaluate, label_functions, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.trained import Trained
+
+BEST_F1: Literal["f1"] = "f1"  # as a threshold: the set of labels with the best expected F1
+Threshold = float | Literal["f1"]
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -30,16 +34,26 @@ def check_texts(texts: Sequence[str]) -> None:
     raise UserError("texts must be a list of str, such as ['a window manager']")
 
 
-def check_k(k: int, num_labels: int, threshold: float = -math.inf) -> int:
+def check_k(k: int, num_labels: int, threshold: Threshold = -math.inf) -> int:
   """Returns k; with a threshold, which leaves labels out in any case, at most the number of labels.
 
   Raises:
     UserError: it is not from 1 to the number of labels.
   """
-  k = min(k, num_labels) if threshold > -math.inf else k
+  k = min(k, num_labels) if threshold != -math.inf else k
   if not 1 <= k <= num_labels:
     raise UserError(f"k = {k}: there are {num_labels} labels; set 1 to {num_labels}")
   return k
+
+
+def is_given(scores: np.ndarray, threshold: Threshold) -> np.ndarray:
+  """Returns `[n, k]` bool, whether labels of these scores `[n, k]`, best first, are among those to give.
+
+  They are if their score is at least `threshold`, or with BEST_F1 in the set of the best expected F1.
+  """
+  if threshold == BEST_F1:
+    return np.arange(scores.shape[1]) < metrics.best_f1_sizes(scores)[:, None]
+  return scores >= threshold
 
 
 def best_labels(
@@ -155,14 +169,6 @@ class Model:
     """Returns whether scores are probabilities that a label is right; see `predict`."""
     return ranking.gives_probabilities(self._chosen)
 
-  @property
-  def threshold(self) -> float:
-    """Returns the least probability of labels to keep, for the best F1 of all on held-out texts.
-
-    Only where `gives_probabilities`; it is 0.5 where too few texts were held out.
-    """
-    return self._sources.threshold
-
   @functools.cached_property
   def _calibration(self) -> dict[str, Any]:
     suffix = "" if self._chosen == self._run.config.eval.scores else f"_{self._chosen}"
@@ -215,13 +221,16 @@ class Model:
     check_texts(texts)
     return self._trained.embed(texts, few_shapes=self._few_shapes)
 
-  def check_k(self, k: int, threshold: float = -math.inf) -> int:
+  def check_k(self, k: int, threshold: Threshold = -math.inf) -> int:
     """Returns k, which `predict` takes; with a threshold, at most the number of labels.
 
     Raises:
       UserError: k or the threshold is out of range.
     """
-    if self.gives_probabilities and math.isfinite(threshold) and not 0 <= threshold <= 1:
+    if threshold == BEST_F1:
+      if not self.gives_probabilities:
+        raise UserError(f"--labels={BEST_F1} needs probabilities; leave --scores={self._chosen} out")
+    elif self.gives_probabilities and math.isfinite(threshold) and not 0 <= threshold <= 1:
       raise UserError(f"--threshold={threshold:g}: scores are probabilities; set 0 to 1")
     return check_k(k, len(self.labels), threshold)
 

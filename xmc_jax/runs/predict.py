@@ -21,7 +21,7 @@ from xmc_jax.data.prepared import options_for
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.runs import evaluate
-from xmc_jax.runs.model import Model, check_k
+from xmc_jax.runs.model import Model, Threshold, check_k, is_given
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import atomic, checksums, run_folder
 from xmc_jax.storage.line_file import written_whole
@@ -34,7 +34,7 @@ def predict_lines(
   k: int,
   block: int = 1024,
   explain: bool = False,
-  threshold: float = -math.inf,
+  threshold: Threshold = -math.inf,
 ) -> int:
   """Writes one JSON object a line for each document; holds one block in memory at a time.
 
@@ -45,7 +45,7 @@ def predict_lines(
     k: labels per text; fewer if the model finds fewer.
     block: texts predicted together.
     explain: whether each label gets 'why', the reasons that `Model.predict` returns.
-    threshold: the least score of a label.
+    threshold: the least score of a label, or BEST_F1.
 
   Returns:
     The number of documents.
@@ -65,7 +65,7 @@ def predict_matrix(
   path: pathlib.Path,
   k: int,
   block: int = 1024,
-  threshold: float = -math.inf,
+  threshold: Threshold = -math.inf,
 ) -> int:
   """Writes scores as CSR `[n, L]`, like predictions/test.npz; the entries of a row are best first.
 
@@ -86,18 +86,18 @@ def predict_matrix(
 
 
 def _predicted(
-  model: Model, documents: Iterable[Document], k: int, block: int, threshold: float, explain: bool = False
+  model: Model, documents: Iterable[Document], k: int, block: int, threshold: Threshold, explain: bool = False
 ) -> Iterator[tuple]:
   """Yields `block` documents at a time, and what `Model.predict` returns for them.
 
-  Labels below the threshold, and all those of a blank text, have the id -1.
+  Labels that are not given, and all those of a blank text, have the id -1.
   """
   documents = iter(documents)
   while part := list(itertools.islice(documents, block)):
     texts = [document.text for document in part]
     ids, scores, *rest = model.predict(texts, k, explain=explain)
     has_text = np.array([[bool(text.strip())] for text in texts])
-    yield part, np.where(has_text & (scores >= threshold), ids, -1), scores, *rest
+    yield part, np.where(has_text & is_given(scores, threshold), ids, -1), scores, *rest
 
 
 def json_line(
@@ -140,7 +140,7 @@ def predict_command(
   explain: bool = False,
   block: int = 1024,
   whole: bool = False,
-  threshold: float = -math.inf,
+  threshold: Threshold = -math.inf,
   add_labels: str = "",
   reading: Mapping[str, str] | None = None,
 ) -> int:
@@ -149,7 +149,8 @@ def predict_command(
   A destination that ends with .npz becomes a CSR matrix; any other gets JSON lines, with reasons if `explain`
   is set. From a file to a file, the output appears only when it is complete. If the process is killed before
   that, the same command continues the JSON lines. With `whole`, each file is one text; `threshold` is the
-  least score of a label, `add_labels` a file of more labels; `reading` are keys of `config.data` to read by.
+  least score of a label or BEST_F1, `add_labels` a file of more labels; `reading` are keys of `config.data` to
+  read by.
 
   Raises:
     UserError: the input, the output, the run or an argument is at fault; the message names it in one line.
