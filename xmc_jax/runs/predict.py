@@ -149,8 +149,8 @@ def predict_command(
   A destination that ends with .npz becomes a CSR matrix; any other gets JSON lines, with reasons if `explain`
   is set. From a file to a file, the output appears only when it is complete. If the process is killed before
   that, the same command continues the JSON lines. With `whole`, each file is one text; `threshold` is the
-  least score of a label or BEST_F1, `add_labels` a file of more labels; `reading` are keys of `config.data` to
-  read by.
+  least score of a label or BEST_F1, `add_labels` a file of more labels; `reading` are keys of `config.data`
+  to read by.
 
   Raises:
     UserError: the input, the output, the run or an argument is at fault; the message names it in one line.
