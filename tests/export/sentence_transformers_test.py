@@ -75,3 +75,11 @@ def test_modules_say_what_the_run_does(folder):
   assert json.loads((inner / "sentence_bert_config.json").read_text())["max_seq_length"] == 24
   dense = json.loads((inner / "2_Dense" / "config.json").read_text())
   assert dense["out_features"] == 8 and dense["activation_function"].endswith("Identity")
+
+
+def test_a_run_that_reads_windows_says_where_the_folder_cuts(folder):
+  exported = made_runs.exported(folder, "windows") / "export"
+  inner = exported / "sentence_transformers"
+  assert json.loads((inner / "sentence_bert_config.json").read_text())["max_seq_length"] == 40
+  assert json.loads((inner / "tokenizer_config.json").read_text())["model_max_length"] == 40
+  assert "it cuts texts after 40 tokens" in (exported / "README.md").read_text()

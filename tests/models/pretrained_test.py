@@ -141,6 +141,7 @@ def test_a_wrong_tensor_is_named(folder, tmp_path, change):
     ({"model_type": "gpt2"}, "'gpt2'; supported are bert, roberta, .* mpnet, distilbert, modernbert"),
     ({"hidden_act": "relu", "activation": "relu"}, "'relu'"),
     ({"vocab_size": None}, "vocab_size"),
+    ({"max_position_embeddings": 1}, "positions; expected 2 or more"),
     ({"hidden_size": 33, "dim": 33}, "33"),
     ({"model_type": "roberta", "pad_token_id": "0"}, "first_position is '0'|key 'hidden_size'"),
   ],

@@ -251,6 +251,17 @@ def test_a_mesh_splits_a_plan():
   assert next(evaluation) == next(evaluation) / 4
 
 
+def test_windows_of_a_long_text_are_planned(tmp_path):
+  folder = str(tiny_runs.tiny_bert(tmp_path / "bert"))  # of 40 positions
+
+  def flops(max_length):
+    values = {"encoder.name": folder, "data.max_length": max_length, "plan.chip": "h100"}
+    config = make_config(**{**_TEXTS, **values})
+    return plans.plan(config, plans.sizes_of(config)).account.flops
+
+  assert flops(1 + 2 * 39) == pytest.approx(2 * flops(40), rel=0.05)
+
+
 def test_auto_pooling_is_planned_as_the_folder_says(tmp_path):
   folder = tiny_runs.tiny_bert(tmp_path / "bert")
   save_sentence_modules(folder, pooling="cls", unit=True, width=16)

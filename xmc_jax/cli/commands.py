@@ -60,7 +60,6 @@ def plan(config: ml_collections.ConfigDict, reads_data: bool = True) -> None:
       supposed = f"encoder.name = {config.encoder.name!r} is supposed"
       print(f"note: {supposed}; --config.init_from=RUN takes the encoder of a run", file=sys.stderr)
   sizes = plans.sizes_of(config, create.data_here(config) if reads_data else None)
-  configs.check_against_encoder(config, getattr(sizes.encoder, "max_positions", 0))
   config, chosen = create.fitted(config, sizes.num_points, sizes.num_labels)
   if chosen:
     print(chosen, file=sys.stderr)

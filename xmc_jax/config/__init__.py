@@ -28,7 +28,6 @@ __all__ = [
   "check",
   "check_against_data",
   "check_against_devices",
-  "check_against_encoder",
   "declare",
   "default",
   "differences",
@@ -115,16 +114,6 @@ def check_against_data(config: ml_collections.ConfigDict, num_points: int, num_l
     )
   if faults:
     raise ConfigError("; and ".join(faults))
-
-
-def check_against_encoder(config: ml_collections.ConfigDict, max_positions: int) -> None:
-  """Checks that texts are no longer than the positions of the encoder."""
-  if max_positions and config.data.max_length > max_positions:
-    raise ConfigError(
-      f"data.max_length = {config.data.max_length} is more than the {max_positions} "
-      f"positions of {config.encoder.name}; set --config.data.max_length={max_positions} "
-      "or less"
-    )
 
 
 def changed(config: ml_collections.ConfigDict, values: Mapping[str, object]) -> ml_collections.ConfigDict:

@@ -79,7 +79,10 @@ def write(folder: Path, trained: Trained, probes: list[str]) -> Sentence:
     notes = (f"its embeddings are {columns}",)
   if isinstance(embedder.spec, models.EncoderSpec):
     embedder.save(root, folder)
-    _write_tokenizer(folder, run)
+    longest = min(run.config.data.max_length, embedder.spec.max_positions)
+    _write_tokenizer(folder, run, longest)
+    if longest < run.config.data.max_length:
+      notes += (f"it cuts texts after {longest} tokens, where the run reads further windows",)
   else:
     _write_static(folder, run, root, settings)
     notes += ("texts without a token, and texts that spell a special token such as [SEP], differ",)
@@ -95,9 +98,9 @@ def _encoder_of(trained: Trained) -> PyTree | None:
   return None
 
 
-def _write_tokenizer(folder: Path, run: Run) -> None:
+def _write_tokenizer(folder: Path, run: Run, longest: int) -> None:
   """Writes the run's tokenizer in the files that transformers and sentence-transformers read."""
-  longest, tokenizer = run.config.data.max_length, run.dataset.tokenizer()
+  tokenizer = run.dataset.tokenizer()
   (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
   vocabulary = tokenizer.get_vocab()
   roles = {role: next((name for name in known if name in vocabulary), None) for role, known in _ROLES.items()}

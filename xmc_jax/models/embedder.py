@@ -14,7 +14,7 @@ import ml_collections
 
 from xmc_jax.config.defaults import KEYS
 from xmc_jax.errors import ConfigError
-from xmc_jax.models import fused_attention, hardware
+from xmc_jax.models import fused_attention, hardware, windows
 from xmc_jax.models.architectures import Spec
 from xmc_jax.models.bag import Bag, BagSpec
 from xmc_jax.models.bag_gru_files import table_width
@@ -39,7 +39,8 @@ class Embedder(NamedTuple):
     init: `key -> params`, a nested dict; pretrained weights are read here, on the host. Not for `jax.jit`.
     embed: `(params, tokens, key=None) -> [n, width]` float32; dropout only with a key.
     apply: `(params, ids [n, T], mask [n, T], key=None, num_places=None, padded_last=False) -> [n, width]`:
-      `embed` under any mask; for `num_places` and `padded_last` see `Encoder`.
+      `embed` under any mask; for `num_places` and `padded_last` see `Encoder`. A text longer than a
+      transformer's positions is read in windows (windows.py).
     width: of the embeddings.
     spec: EncoderSpec, BagSpec or GruSpec.
     source: where the weights come from, in words.
@@ -179,19 +180,18 @@ def _embedder(settings, spec, read, source, tokenizer_file):
 
   def apply(params, ids, mask, key=None, num_places=None, padded_last=False):
     encoder_key, head_key = (None, None) if key is None else jax.random.split(key)
-    longest = getattr(spec, "max_positions", ids.shape[1])
-    if ids.shape[1] > longest:
-      raise ConfigError(
-        f"texts of {ids.shape[1]} tokens, but the encoder has {longest} positions; "
-        f"set config.data.max_length={longest} or less"
-      )
     mask = mask.astype(bool)
-    layout = {"num_places": num_places, "padded_last": padded_last} if isinstance(spec, EncoderSpec) else {}
     rounded = {ROUNDED: params[ROUNDED]} if ROUNDED in params else {}
-    encoded = encoder.apply({"params": params["encoder"], **rounded}, ids, mask, encoder_key, **layout)
+    encode = functools.partial(encoder.apply, {"params": params["encoder"], **rounded})
+
+    def pooled(ids, mask, *layout):
+      hidden = encode(ids, mask, encoder_key, *layout)
+      return hidden[:, 0].astype(jnp.float32) if encoder.first_only else pool(hidden, mask, settings.pooling)
+
     if isinstance(spec, EncoderSpec):
-      first_only = encoder.first_only
-      encoded = encoded[:, 0].astype(jnp.float32) if first_only else pool(encoded, mask, settings.pooling)
+      encoded = windows.read(pooled, ids, mask, spec.max_positions, num_places, padded_last)
+    else:
+      encoded = encode(ids, mask, encoder_key)
     return head.apply({"params": params}, encoded, head_key)
 
   def embed(params, tokens, key=None):

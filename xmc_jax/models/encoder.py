@@ -38,7 +38,7 @@ class EncoderSpec:
   num_layers: int
   num_heads: int  # divides `width`
   ffn_width: int  # of the feed-forward layer inside a block
-  max_positions: int  # longest text, in tokens
+  max_positions: int  # tokens, at most, that are read together; windows.py splits longer texts
   num_types: int = 0  # token types; 0 for DistilBERT and MPNet
   layer_norm_eps: float = 1e-12  # added to each variance
   first_position: int = 0  # row of the position table of a text's first token; RoBERTa leaves out two

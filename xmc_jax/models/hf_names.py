@@ -244,13 +244,15 @@ def _of_one_version(config, where):
 
 
 def _check(spec, where):
-  """Raises DataError for sizes of another type, and for heads that do not divide the width."""
+  """Raises DataError for sizes of another type, heads that do not divide the width, and no two positions."""
   for field in dataclasses.fields(spec):
     value, kind = getattr(spec, field.name), cast(type, field.type)
     if not isinstance(value, (int, float) if kind is float else kind):
       raise DataError(f"{where}: {field.name} is {value!r:.60}; expected {kind.__name__}")
   if not spec.num_heads or spec.width % spec.num_heads:
     raise DataError(f"{where}: width {spec.width} does not divide into {spec.num_heads} heads")
+  if (positions := spec.max_positions - spec.first_position) < 2:
+    raise DataError(f"{where}: {positions} positions; expected 2 or more")
 
 
 def config_from_spec(spec: EncoderSpec) -> dict[str, Any]:

@@ -229,8 +229,7 @@ def _check_before_data(config: ml_collections.ConfigDict, begun: bool) -> None:
       raise ConfigError(
         f"init_from = {config.init_from!r}: combined runs; add /{run_folder.MEMBERS}/{names[0]}"
       )
-  embedder = models.build(config.encoder, vocab_size=1)  # reads no weights
-  configs.check_against_encoder(config, getattr(embedder.spec, "max_positions", 0))
+  models.build(config.encoder, vocab_size=1)  # reads no weights
   config.encoder.update(models.head_settings(config.encoder, models.modules_of(config.encoder)))
 
 
