@@ -20,7 +20,8 @@ KINDS = {
   "prior": {"method.log_prior": 1.0},
   "bag_raw": _RAW,
   "bert": {"encoder.name": BERT},
-  "windows": {"encoder.name": BERT, "data.max_length": 100},  # of 40 positions
+  # Of 40 positions.
+  "windows": {"encoder.name": BERT, "data.max_length": 100, "encoder.prompt": "lolt nuve: "},
   "bert_cls_raw_head": {"encoder.name": BERT, "encoder.pooling": "cls", "encoder.projection_dim": 8, **_RAW},
   "gru": {"encoder.name": "gru"},
   "dpr": {"method.name": "dpr", "method.loss": "softmax", "method.labels": "in_batch"},

@@ -77,9 +77,13 @@ def test_modules_say_what_the_run_does(folder):
   assert dense["out_features"] == 8 and dense["activation_function"].endswith("Identity")
 
 
-def test_a_run_that_reads_windows_says_where_the_folder_cuts(folder):
-  exported = made_runs.exported(folder, "windows") / "export"
-  inner = exported / "sentence_transformers"
+def test_a_folder_has_the_runs_prompt_and_says_where_it_cuts(folder):
+  workdir = made_runs.exported(folder, "windows")
+  exported, inner = workdir / "export", workdir / "export" / "sentence_transformers"
   assert json.loads((inner / "sentence_bert_config.json").read_text())["max_seq_length"] == 40
   assert json.loads((inner / "tokenizer_config.json").read_text())["model_max_length"] == 40
   assert "it cuts texts after 40 tokens" in (exported / "README.md").read_text()
+  apply, params, tokenizer = models.load_encoder(inner)
+  batch = tokenizer(TEXTS[:1], return_tensors="np")
+  found = apply(params, batch["input_ids"], batch["attention_mask"])
+  np.testing.assert_allclose(found, Model.load(workdir).embed(TEXTS[:1]), atol=1e-5)

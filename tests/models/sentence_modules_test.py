@@ -160,6 +160,22 @@ def test_the_default_prompt_stands_before_each_text(bert, tmp_path):
   assert run.dataset.tokenizer().encode(TEXTS[0]).ids == tokenizer.encode(TEXTS[0]).ids
 
 
+@pytest.mark.parametrize("tokenizer", ["", "folder", "train"])
+def test_a_prompt_that_is_set_replaces_the_folders(bert, tmp_path, tokenizer):
+  settings = {"prompts": {"query": "ask: "}, "default_prompt_name": "query"}
+  folder = folder_of(tmp_path / "folder", bert, ("Pooling", OLD), settings=settings)
+  data.train_tokenizer([*TEXTS, "ask: say:"], 200).save(str(folder / "tokenizer.json"))
+  raw, words = tiny_runs.write_data(tmp_path / "raw"), str(folder) if tokenizer == "folder" else tokenizer
+  options = {"encoder.name": str(folder), "encoder.tokenizer": words, "encoder.prompt": "say: "}
+  run = tiny_runs.open_run(raw, tmp_path / "run", **options)
+  bare = tiny_runs.open_run(
+    raw, tmp_path / "bare", **options | {"encoder.tokenizer": words or str(folder), "encoder.prompt": ""}
+  )
+  plain = bare.dataset.tokenizer()
+  assert run.dataset.tokenizer().encode(TEXTS[0]).ids == plain.encode(f"say: {TEXTS[0]}").ids
+  assert run.dataset.test.tokens.lengths[0] > bare.dataset.test.tokens.lengths[0]
+
+
 def test_a_run_keeps_pooling_and_dense_layer_of_its_folder(bert, tmp_path):
   dense = {"in_features": 16, "out_features": 8, "activation_function": TANH}
   pooling = {"pooling_mode": "cls"}

@@ -82,6 +82,11 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
       "a folder, package or hub id; '' is the encoder's own; 'train' makes one from the texts; a bag's or a "
       "GRU's rows for it begin as means of init_table's",
     ),
+    "prompt": Key(
+      "",
+      "stands before each text, as 'query: ' for E5; '' is the default prompt in the encoder's "
+      "sentence-transformers files, unless tokenizer is set",
+    ),
     "pooling": Key(
       "auto",
       "how token vectors become one; auto: pooling, dense layer of the encoder's sentence-transformers files",

@@ -234,19 +234,21 @@ def _check_before_data(config: ml_collections.ConfigDict, begun: bool) -> None:
 
 
 def _tokenizer(config: ml_collections.ConfigDict, workdir: pathlib.Path) -> "Tokenizer":
-  """Loads the encoder's tokenizer; trains one on the data's texts if the config asks for it."""
+  """Loads the encoder's tokenizer, or trains one on the data's texts; adds the prompt before each text."""
   name = _tokenizer_name(config)
-  if name == "train":
-    return _trained_tokenizer(config, workdir / "tokenizer.json")
   if not name:
     raise ConfigError(
       f"encoder.tokenizer = '': a {config.encoder.name} from scratch has none; set "
       "--config.encoder.tokenizer=train, or a package, folder or hub id that has one"
     )
-  tokenizer = data.load_tokenizer(models.tokenizer_file(name))
-  prompt = models.modules_of(config.encoder).prompt
-  if prompt and not config.encoder.tokenizer:
+  if name == "train":
+    tokenizer = _trained_tokenizer(config, workdir / "tokenizer.json")
+  else:
+    tokenizer = data.load_tokenizer(models.tokenizer_file(name))
+  prompt = config.encoder.prompt
+  if not prompt and not config.encoder.tokenizer and (prompt := models.modules_of(config.encoder).prompt):
     say(f"note: every text begins with {prompt!r}; without it: --config.encoder.tokenizer={name}")
+  if prompt:
     data.add_prompt(tokenizer, prompt)
   return tokenizer
 
