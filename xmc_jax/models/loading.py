@@ -11,6 +11,7 @@ from xmc_jax import data
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.models.embedder import build
 from xmc_jax.models.encoder import EncoderSpec
+from xmc_jax.models.locate import no_tokenizer
 from xmc_jax.models.pretrained import load_pretrained
 from xmc_jax.types import Array, PyTree
 
@@ -72,7 +73,7 @@ def _tokenizer(described):
 
   folder = Path(described.tokenizer_file).parent if described.tokenizer_file else described.folder
   if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
-    raise DataError(f"{folder}: no tokenizer.json and no vocab.txt; copy the encoder's tokenizer there")
+    raise DataError(no_tokenizer(folder))
   try:
     if not isinstance(described.spec, EncoderSpec):  # unknown to transformers: only tokenizer.json counts
       inner = data.load_tokenizer(folder)

