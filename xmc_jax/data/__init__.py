@@ -17,8 +17,8 @@ from xmc_jax.data.in_memory import write
 from xmc_jax.data.loading import bundled_path, load
 from xmc_jax.data.prepare import Prepared, prepare
 from xmc_jax.data.prepared import link_into, read_manifest, summary
+from xmc_jax.data.tokenizers import add_prompt, load_tokenizer, special_ids, train_tokenizer
 from xmc_jax.data.tokens import TokenTable, encode_texts
-from xmc_jax.data.vocabulary import add_prompt, load_tokenizer, special_ids, train_tokenizer
 
 __all__ = [
   "LAYOUTS",

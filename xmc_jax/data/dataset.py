@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from xmc_jax.data.arrays import Texts, read_csr, read_ragged
 from xmc_jax.data.prepared import TOKENIZER, read_manifest, why_damaged
+from xmc_jax.data.tokenizers import load_tokenizer
 from xmc_jax.data.tokens import TokenTable
-from xmc_jax.data.vocabulary import load_tokenizer
 from xmc_jax.errors import ConfigError, DataError
 
 QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
