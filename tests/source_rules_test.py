@@ -41,6 +41,7 @@ CONFINED = {
   "orbax": ("storage/checkpoints/",),
   "scann": ("retrieval/",),
   "sklearn": ("retrieval/", "estimator/"),
+  "rdflib": ("data/vocabulary/",),
   "lightgbm": ("retrieval/boosted_trees.py",),
   "matplotlib": ("report/drawing.py",),
   "jinja2": ("report/pages.py",),

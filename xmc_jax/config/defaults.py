@@ -25,6 +25,7 @@ READS_INPUT = {
     *_POINT_FILES,
     "label_separator",
     "label_file",
+    "vocabulary",
     "label_text",
     "label_parent",
     "unknown_labels",
@@ -48,11 +49,19 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "label_separator": Key("", "tables: between labels in one cell; '' guesses"),
     "label_file": Key("", "label texts of tables and index files; '' looks for labels.*, or Y.txt"),
     "unknown_labels": Key(
-      "refuse", "what becomes of labels that label_file lacks", choices=("refuse", "drop", "keep")
+      "auto",
+      "what becomes of labels that label_file or vocabulary lacks; 'auto' drops a vocabulary's, if they are "
+      "at most a tenth, and refuses others",
+      choices=("auto", "refuse", "drop", "keep"),
     ),
+    "vocabulary": Key("", "labels in SKOS, or in Annif's TSV or CSV; '' looks for one in the folder"),
+    "language": Key("", "of a vocabulary's names, or several as 'fi+sv'; '' is the one that most have"),
+    "alternative_names": Key(False, "True: a vocabulary's alternative names belong to a label's text, too"),
     "label_text": Key("", "files of labels with columns: a label's text, as 'title+description'; '' guesses"),
     "label_parent": Key(
-      "", "files of labels with columns: the parent's key; ancestors then come before a label"
+      "",
+      "files of labels with columns: the parent's key; ancestors then come before a label; 'broader' of a "
+      "vocabulary",
     ),
     "test_fraction": Key(0.2, "tables without a test file: the share of rows to test on", below=1),
     "split_seed": Key(0, "tables without a test file: the seed of the split"),

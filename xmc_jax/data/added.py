@@ -10,13 +10,13 @@ import scipy.sparse as sp
 from xmc_jax.data.arrays import Texts, utf8, well_formed
 from xmc_jax.data.dataset import Dataset, Split, TextSet, Truth
 from xmc_jax.data.formats.label_ids import Vocabulary
-from xmc_jax.data.formats.source import excerpt
+from xmc_jax.data.formats.source import DEFAULTS, excerpt
 from xmc_jax.data.loading import load
 from xmc_jax.data.prepared import options_for
 from xmc_jax.data.tokens import Encoder
 from xmc_jax.errors import DataError
 
-_LABELS_ELSEWHERE = ("label_file", "label_text", "label_parent")
+_OF_LABELS = ("label_file", "label_text", "label_parent", "vocabulary", "language", "alternative_names")
 
 
 def with_labels(
@@ -34,6 +34,7 @@ def with_labels(
   tokens = Encoder(dataset.tokenizer(), max_length).table(texts)
   longer = copy.copy(dataset)
   longer.labels = TextSet(dataset.labels.texts.followed_by(new), dataset.labels.tokens.followed_by(tokens))
+  longer.label_names = dataset.label_names.followed_by(new)
   longer.label_keys = dataset.label_keys.followed_by(new if keys is None else _in_memory(keys))
   longer.num_labels = len(longer.labels)
   longer.train, longer.test = (_widened(split, longer.num_labels) for split in (dataset.train, dataset.test))
@@ -75,8 +76,9 @@ def with_test_rows(
   """
   options = {**options_for(dataset.manifest, path)._asdict(), "test_fraction": 0.0}
   beside = path if path.is_dir() else path.parent
-  if not (options["label_file"] and (beside / options["label_file"]).is_file()):
-    options |= dict.fromkeys(_LABELS_ELSEWHERE, "")
+  named = options["label_file"] or options["vocabulary"]
+  if not (named and (beside / named).is_file()):
+    options |= {key: DEFAULTS._asdict()[key] for key in _OF_LABELS}
   options |= given or {}
   tokenizer = dataset.tokenizer()
   other = load(path, tokenizer=tokenizer, max_length=max_length, cache_dir=folder, **options)
@@ -103,8 +105,8 @@ def _learnt(dataset: Dataset, rows: Split) -> list[str]:
 
 def _columns(dataset: Dataset, other: Dataset) -> np.ndarray:
   """Returns `[L_other]` int64, the id in `dataset` of each label of `other`; -1 if it has none."""
-  known = Vocabulary(list(dataset.labels.texts), list(dataset.label_keys))
-  pairs = [(key.strip(), text.strip()) for key, text in zip(other.label_keys, other.labels.texts)]
+  known = Vocabulary(list(dataset.label_names), list(dataset.label_keys))
+  pairs = [(key.strip(), text.strip()) for key, text in zip(other.label_keys, other.label_names)]
   ids = [[*known.ids_of(pair), -1][0] for pair in pairs]
   numbers = dataset.manifest["read_by"].get("numbers", "rows")
   if numbers == "rows" and max(ids) < 0 and all(key.isdecimal() for key, _ in pairs):

@@ -117,6 +117,7 @@ class Dataset:
     train, test: the points, as Split.
     labels: the label texts, as TextSet.
     label_keys: `[L]` what the user calls each label (URI, SKU, uid); its text if the data name no key.
+    label_names: `[L]` what is shown of each label: its name in a vocabulary; elsewhere its text.
     graphs: name -> Graph.
     graph_kinds: name -> the sides that have links: 'query', 'label' or both; graphs without links are absent.
     truth: NamedTuple (train, test) of csr.
@@ -128,10 +129,8 @@ class Dataset:
     self.folder, self.manifest, self.name = folder, manifest, manifest["name"]
     self.labels = self._text_set("labels")
     self.num_labels = len(self.labels)
-    self.label_keys = self.labels.texts
-    if "labels.keys.npy" in manifest["files"]:
-      keys = read_ragged(folder, "labels.keys", "uint8", num_rows=self.num_labels)
-      self.label_keys = Texts.of_offsets(*keys)
+    self.label_keys = self._of_labels("keys") or self.labels.texts
+    self.label_names = self._of_labels("names") or self.labels.texts
     self.num_validation = manifest["counts"]["train"].get("validation", 0)
     self.train, self.test = self._split("train"), self._split("test")
     self.truth = Truth(self.train.truth, self.test.truth)
@@ -147,6 +146,19 @@ class Dataset:
     if damaged := why_damaged(self.folder, self.manifest):
       raise DataError(f"{self.folder}: {damaged}; prepare the data again")
     return {name: self._graph(name) for name in self.graph_kinds}
+
+  @functools.cached_property
+  def label_concepts(self) -> Texts | None:
+    """Returns `[L]` concepts of the prepared labels, each as JSON with the fields of `vocabulary.Concept`.
+
+    None if the data have no vocabulary.
+    """
+    return self._of_labels("concepts")
+
+  def _of_labels(self, what: str) -> Texts | None:
+    if f"labels.{what}.npy" not in self.manifest["files"]:
+      return None
+    return Texts.of_offsets(*read_ragged(self.folder, f"labels.{what}", "uint8", num_rows=len(self.labels)))
 
   def tokenizer(self) -> Tokenizer:
     """Loads the `tokenizers.Tokenizer` that the data were prepared with; DataError if it was without one."""

@@ -208,12 +208,13 @@ class _Builder:
     return files.counts
 
   def _label_texts(self) -> Iterator[list[str]]:
-    """Yields the labels' texts, and writes their keys if they have any."""
-    file = None
+    """Yields the labels' texts, and writes their keys, names and concepts if they have any."""
+    files: dict[str, RaggedFile] = {}
     for labels in self._source.labels():
-      if labels.keys is not None:
-        file = file or RaggedFile(self._folder, "labels.keys", np.uint8)
-        file.append(*utf8(well_formed(labels.keys)))
+      for name in prepared.OF_LABELS:
+        if (column := getattr(labels, name)) is not None:
+          files[name] = files.get(name) or RaggedFile(self._folder, f"labels.{name}", np.uint8)
+          files[name].append(*utf8(well_formed(column)))
       self._label_hashes.extend(hashes_of(labels.texts, len(self._label_hashes) - (1 << 40)))
       yield labels.texts
 

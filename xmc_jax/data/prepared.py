@@ -15,7 +15,7 @@ from pathlib import Path
 from xmc_jax.data.formats.json_records import parsed
 from xmc_jax.data.formats.lines import reading
 from xmc_jax.data.formats.source import Options, excerpt
-from xmc_jax.data.formats.table_files import TABBED, has_header, suffix
+from xmc_jax.data.formats.table_files import TABBED, has_labelled_lines, suffix
 from xmc_jax.errors import DataError
 from xmc_jax.storage import atomic, whole_folder
 from xmc_jax.storage.checksums import sha256
@@ -47,6 +47,8 @@ _ROWS = {
 _ONLY_IF_ANY = {"empty_texts", "repeated_texts", "in_train", "unknown", "validation"}
 _ONLY_IF_ANY |= {"duplicates", "zeros", "filter_duplicates"}
 TOKENIZER = "tokenizer.json"
+OF_LABELS = ("keys", "names", "concepts")
+"""Names what `labels.*.npy` hold of labels besides their texts, if they have it: fields of `KeyedTexts`."""
 # A file modified less than this before its checksum was taken may change again with the same time stamp.
 _CLOCK_TICK_NS = 2_000_000_000
 # What to do where the disk refuses a prepared folder.
@@ -89,7 +91,7 @@ def read_manifest(folder: str | Path) -> dict:
 def options_for(manifest: dict, path: Path, given: Mapping[str, str] | None = None) -> Options:
   """Returns how another file is read: as the data were, guesses included, but for the options `given`."""
   own = Options(**manifest["options"])
-  is_lines = suffix(path) == ".txt" and not (path.is_file() and has_header(path, own))
+  is_lines = has_labelled_lines(path, own) if path.is_file() else suffix(path) == ".txt"
   found = {} if is_lines else manifest["read_by"]
   guessed = {key: value for key, value in found.items() if value and key in Options._fields}
   if suffix(path) not in TABBED:

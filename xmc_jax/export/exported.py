@@ -4,6 +4,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -83,8 +84,8 @@ class Exported:
 
   @property
   def labels(self) -> Sequence[str]:
-    """Returns the L label texts; a label's id is its position."""
-    return self._texts
+    """Returns what is shown of the L labels, their names or texts; a label's id is its position."""
+    return self._names
 
   @property
   def keys(self) -> Sequence[str]:
@@ -181,16 +182,16 @@ class Exported:
 
   def _write(self, part: pathlib.Path, new: list[str], new_keys: list[str]) -> None:
     """Writes the index to `part`, with the new labels after the existing ones."""
-    texts, width = [*self.labels, *new], self._vectors.shape[1]
+    texts, width = [*self._texts, *new], self._vectors.shape[1]
     points = self._memory.point_vectors if self._memory else None
     vectors = self._embed(LABELS, new) if new else np.zeros((0, width), np.float32)
     sample = label_files.read_sample(whole_folder.current(self._folder / INDEX), width)
     # A new label has only its text. It has no classifier, so its classifier vector is 0.
     added = {scorer: vectors if scorer == "encoder" else np.zeros_like(vectors) for scorer in self._by_scorer}
     scorers = {scorer: [array, added[scorer]] for scorer, array in self._by_scorer.items()}
-    keys = [*self._keys, *new_keys]
+    of_labels = {"keys": [*self._keys, *new_keys], "names": [*self._names, *new]}
     label_files.write(
-      part, [self._vectors, vectors], texts, sample, keys=keys, scorers=scorers, points=points
+      part, [self._vectors, vectors], texts, sample, **of_labels, scorers=scorers, points=points
     )
 
   def _check_can_add(self) -> None:
@@ -205,14 +206,14 @@ class Exported:
 
   def _reread(self) -> None:
     folder, scorers = whole_folder.current(self._folder / INDEX), self._facts["scorers"]
-    self._texts, self._keys = label_files.read_texts(folder / label_files.TEXTS)
+    self._texts, self._keys, self._names = label_files.read_texts(folder / label_files.TEXTS)
     open_rows = functools.partial(label_files.open_array, num_rows=len(self._texts))
     self._vectors = open_rows(folder / label_files.VECTORS)
     self._by_scorer = {"encoder": self._vectors}
     if len(scorers) > 1:
       self._by_scorer = {scorer: open_rows(folder / label_files.file_of(scorer)) for scorer in scorers}
     self._id_of: dict[str, int] = {}
-    for number, text in enumerate(self._texts):
+    for number, text in chain(enumerate(self._texts), enumerate(self._names)):
       self._id_of.setdefault(text, number)  # data sets may have labels with one text
     for opened in ("_index", "_hybrid"):
       self.__dict__.pop(opened, None)

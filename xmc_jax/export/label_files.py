@@ -34,6 +34,7 @@ def write(
   sample: np.ndarray,
   *,
   keys: Sequence[str],
+  names: Sequence[str] | None = None,
   scorers: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
   points: np.ndarray | None = None,
 ) -> str:
@@ -45,6 +46,7 @@ def write(
     texts: L label texts.
     sample: `[m, D]` queries that ScaNN's search is tuned with; stored next to its index.
     keys: their L keys.
+    names: what is shown of each; None if it is the text.
     scorers: label vectors by scorer, like `parts`; written if there are several.
     points: `[N, D]` training points, for an index of both; None for none.
 
@@ -56,7 +58,7 @@ def write(
   if len(scorers) > 1:
     for scorer, scorer_parts in scorers.items():
       write_vectors(folder / file_of(scorer), len(texts), _blocks(scorer_parts))
-  write_texts(folder / TEXTS, texts, keys)
+  write_texts(folder / TEXTS, texts, keys, names)
   vectors = open_array(folder / VECTORS, len(texts))
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))
   if points is not None:
@@ -74,12 +76,20 @@ def write_vectors(path: Path, num_rows: int, blocks: Iterable[np.ndarray]) -> No
   npy.write_blocks(path, (num_rows, first.shape[1]), chain([first], blocks))
 
 
-def write_texts(path: Path, texts: Iterable[str], keys: Sequence[str] | None = None) -> None:
-  """Writes each text with its number, counted from 0, and its key, if there are keys, as one line of JSON."""
+def write_texts(
+  path: Path, texts: Iterable[str], keys: Sequence[str] | None = None, names: Sequence[str] | None = None
+) -> None:
+  """Writes each text as one line of JSON: its number, counted from 0, its key, if there are keys, the text.
+
+  A name that is not the text is written as 'text', and the text, which the encoder reads, as 'encoder_text'.
+  """
   with path.open("w", encoding="utf-8") as file:
     for number, text in enumerate(texts):
       key = {} if keys is None else {"key": keys[number]}
-      file.write(sanitize.json(json.dumps({"id": number, **key, "text": text}, ensure_ascii=False)) + "\n")
+      name = text if names is None else names[number]
+      read = {} if name == text else {"encoder_text": text}
+      entry = {"id": number, **key, "text": name, **read}
+      file.write(sanitize.json(json.dumps(entry, ensure_ascii=False)) + "\n")
 
 
 def write_faiss(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
@@ -111,23 +121,25 @@ def write_faiss(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]
 open_array = functools.partial(npy.read, remedy="export again")
 
 
-def read_texts(path: Path) -> tuple[list[str], list[str]]:
-  """Reads what `write_texts` wrote: texts and keys, which are the texts where none were written.
+def read_texts(path: Path) -> tuple[list[str], list[str], list[str]]:
+  """Reads what `write_texts` wrote: texts, keys and names; where none were written, these are the texts.
 
   Raises:
     DataError: the file is missing or damaged.
   """
   texts: list[str] = []
   keys: list[str] = []
+  names: list[str] = []
   try:
     with path.open(encoding="utf-8") as file:
       for line in file:
         entry = json.loads(line)
-        texts.append(entry["text"])
+        names.append(entry["text"])
+        texts.append(entry.get("encoder_text", entry["text"]))
         keys.append(entry.get("key", entry["text"]))
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise DataError(f"{path}, line {len(texts) + 1}: not readable ({error}); export again") from None
-  return texts, keys
+  return texts, keys, names
 
 
 def read_sample(folder: Path, width: int) -> np.ndarray:

@@ -194,8 +194,11 @@ def _write_index(
   if len(source.scorers) > 1:
     scorers = {scorer: [array] for scorer, array in corpora.label_vectors(source.trained).items()}
   sample = _sample(source.trained)
-  texts, keys = run.dataset.labels.texts, run.dataset.label_keys
-  no_scann = label_files.write(folder, [vectors], texts, sample, keys=keys, scorers=scorers, points=points)
+  data = run.dataset
+  of_labels = {"keys": data.label_keys, "names": data.label_names}
+  no_scann = label_files.write(
+    folder, [vectors], data.labels.texts, sample, **of_labels, scorers=scorers, points=points
+  )
   if no_scann:
     say(f"export: {no_scann}")
   return no_scann

@@ -61,7 +61,7 @@ def read(folder: Path, num_labels: int, scorers: Iterable[str]) -> tuple[Corpus,
   """
   if why := checksums.why_damaged(folder):
     raise DataError(f"{folder}: {why}; export again")
-  texts, _ = label_files.read_texts(folder / TEXTS)
+  texts, *_ = label_files.read_texts(folder / TEXTS)
   points = label_files.open_array(folder / POINTS, len(texts))
   truth = _read_truth(folder, (len(texts), num_labels))
   model = HybridModel.load(folder / MODEL, remedy="export again")

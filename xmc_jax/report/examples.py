@@ -153,7 +153,7 @@ def labels(
     row: the point.
   """
   ids, true = ranking.ids[row].tolist(), dataset.test.unfiltered_positives[row].indices
-  names, why = dataset.labels.texts, reasons.get(row, {})
+  names, why = dataset.label_names, reasons.get(row, {})
 
   def line(kind: str, label: int, place: str) -> Line:
     return Line(kind, names[label], place, int(frequency[label]), why.get(label, ""))

@@ -99,7 +99,7 @@ def _write_labels(path: pathlib.Path, dataset: Dataset, hits: Hits, frequency: n
   with atomic.written_whole(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
     table = csv.writer(file)
     table.writerow(_OF_LABELS)
-    for label, (key, text) in enumerate(zip(dataset.label_keys, dataset.labels.texts)):
+    for label, (key, text) in enumerate(zip(dataset.label_keys, dataset.label_names)):
       shares = (first[label], five[label], reciprocal[label]) if true[label] else ("", "", "")
       table.writerow((sanitize.line(key), sanitize.line(text), frequency[label], true[label], *shares))
 

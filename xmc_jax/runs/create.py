@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _TRAINED_VOCABULARY = 30_000  # tokens, where encoder.tokenizer = 'train'
 # The keys of config.data that decide which training rows there are.
 _WHICH_ROWS = (
-  *("path", "layout", "text", "label_column", "label_separator", "label_file"),
+  *("path", "layout", "text", "label_column", "label_separator", "label_file", "vocabulary"),
   *("unknown_labels", "test_fraction", "split_seed", "merge_texts", "encoding", "quoting"),
 )
 

@@ -264,7 +264,7 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
     missed = sorted(true - set(ranked))[:_LABELS_SHOWN]
     marks = [*("✓" if label in true else "·" for label in ranked), *("○" for _ in missed)]
     for mark, label in zip(marks, ranked + missed):
-      lines.append(f"    {mark} {sanitize.line(run.dataset.labels.texts[label], _LONGEST)}")
+      lines.append(f"    {mark} {sanitize.line(run.dataset.label_names[label], _LONGEST)}")
     lines += [f"      why the first: {words}" for words in reason.values()]
   return "\n".join(lines)
 

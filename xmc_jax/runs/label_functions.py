@@ -122,7 +122,7 @@ def with_added(trained: "Trained", added: str | Path | Mapping[str, str]) -> "Tr
   texts = added if isinstance(added, Mapping) else read_added(Path(added).expanduser(), dataset.manifest)
   for member in trained.members.values():
     check_by_text(member, "train a run on data that have these labels")
-  known = Vocabulary(list(dataset.labels.texts), list(dataset.label_keys))
+  known = Vocabulary(list(dataset.label_names), list(dataset.label_keys))
   new = {key: text for key, text in texts.items() if key not in known and text not in known}
   say(f"{len(new):,} labels added, {len(texts) - len(new):,} were there already")
   return trained.with_labels(list(new.values()), list(new)) if new else trained

@@ -156,8 +156,8 @@ class Model:
 
   @property
   def labels(self) -> Sequence[str]:
-    """Returns the L label texts; a label's id is its position."""
-    return self._run.dataset.labels.texts
+    """Returns what is shown of the L labels, their names or texts; a label's id is its position."""
+    return self._run.dataset.label_names
 
   @property
   def keys(self) -> Sequence[str]:

@@ -122,7 +122,7 @@ def json_line(
 
 def write_test(run: Run, ranked: evaluate.Ranking, out: IO[str]) -> None:
   """Writes the test rows as JSON lines: ranked labels, as `predict_lines` writes them, and true ones."""
-  names, keys, test = run.dataset.labels.texts, run.dataset.label_keys, run.dataset.test
+  names, keys, test = run.dataset.label_names, run.dataset.label_keys, run.dataset.test
   for row, (ids, scores) in enumerate(zip(ranked.ids.tolist(), ranked.scores.tolist())):
     labels = ((label, value, names[label]) for label, value in zip(ids, scores) if label >= 0)
     positives = test.unfiltered_positives[row].indices.tolist()

@@ -28,7 +28,7 @@ def of_data(dataset: Dataset) -> str:
 
 def _example(dataset: Dataset) -> list[str]:
   """Returns a training text with some of its labels; nothing if the first texts have none."""
-  train, names = dataset.train, dataset.labels.texts
+  train, names = dataset.train, dataset.label_names
   for row in range(min(50, len(train))):
     labels = train.truth[row].indices.tolist()
     if labels and train.texts[row].strip():

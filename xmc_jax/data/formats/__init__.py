@@ -9,6 +9,7 @@ from xmc_jax.data.formats import beir, huggingface, paired, raw_json, tables
 from xmc_jax.data.formats.filters_and_graphs import FILTERS, find_graphs
 from xmc_jax.data.formats.lines import find, reading
 from xmc_jax.data.formats.source import Options, Source, some_of
+from xmc_jax.data.vocabulary import files as vocabulary_files
 from xmc_jax.errors import ConfigError, DataError
 
 # In order of detection: the first layout whose files are present is used.
@@ -87,7 +88,16 @@ def _complete(path: Path, layout: str, fields: dict) -> Source:
   for side, why in fields.pop("unordered", {}).items():
     if unclear := [getattr(graph, side) for graph in graphs if getattr(graph, side)]:
       raise DataError(f"{unclear[0]}: which of its rows is which cannot be told, as {why}")
+  if not vocabulary_files.is_vocabulary(fields["labels_file"], fields["options"]):
+    _refuse_settings_of_vocabularies(path, fields["options"])
   extra = [*fields["filters"].values(), *(file for graph in graphs for file in graph[1:])]
   files = (*fields.pop("files"), *(file for file in extra if file is not None))
   name = path.resolve().name if path.is_dir() else path.name.split(".")[0]
   return Source(layout, name, files, **{"read_by": {}, **fields})
+
+
+def _refuse_settings_of_vocabularies(path: Path, options: Options) -> None:
+  for key in ("vocabulary", "language", "alternative_names"):
+    if value := getattr(options, key):
+      setting = f"--config.data.{key}={value}"
+      raise DataError(f"{path}: {setting} is for tables with a vocabulary, and there is none")

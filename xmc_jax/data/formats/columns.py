@@ -10,7 +10,10 @@ from xmc_jax.data.formats.source import Options, excerpt
 from xmc_jax.errors import DataError
 
 TEXTS = ("title", "text", "query", "question", "sentence", "name", "description", "content", "body")
-LABELS = ("labels", "label", "tags", "targets", "target", "categories", "category", "classes", "topics", "y")
+LABELS = (
+  *("labels", "label", "tags", "targets", "target", "categories", "category", "classes", "topics", "y"),
+  *("subject_uris", "subject_labels"),  # Annif's
+)
 KEYS = ("id", "uid", "uri", "key", "code", "label_id", "label", "name")
 LABEL_TEXTS = (*TEXTS, "label", "preflabel", "term", "heading")
 DESCRIPTIONS = ("description", "definition", "gloss", "content", "body", "abstract")
@@ -100,15 +103,17 @@ def shown(columns: list[str]) -> str:
   return f"(columns: {', '.join([*map(excerpt, columns[:_MANY]), *more])})"
 
 
-def taken(table: str, chosen: TableColumns, options: Options, may_change: bool) -> str:
-  """Returns which columns of a table were taken and, if they were guessed, how to choose others."""
+def taken(table: str, chosen: TableColumns, options: Options, has_names: bool) -> str:
+  """Returns which columns of a table were taken, if they have names, and how to change what was guessed."""
+  if not has_names:
+    return f"{table}: a text and its labels a line"
   texts = f"column {' and '.join(map(excerpt, chosen.texts))}"
   labels = f"column {excerpt(chosen.labels[0])}"
   if len(chosen.labels) > 1:
     labels = f"{len(chosen.labels):,} columns of 0 and 1"
   change = " (guessed; change with --config.data.{})"
-  if may_change and "+".join(chosen.texts) != options.text:
+  if "+".join(chosen.texts) != options.text:
     texts += change.format("text")
-  if may_change and not options.label_column:
+  if not options.label_column:
     labels += change.format("label_column")
   return f"{table}: texts from {texts}, labels from {labels}"

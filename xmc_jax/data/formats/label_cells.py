@@ -14,13 +14,14 @@ from xmc_jax.data.formats.source import Place, excerpt
 _SEPARATORS = ("|", ";", "\t", ",")
 _ANGLES = "><"  # between the labels of <c++><.net>
 _BITS = {0: 0, 1: 1, "0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
-_NUMBER, _URI = r"\d+(\.0)?", r"https?://[^\s|;,]+"
+_NUMBER, _URI = r"\d+(\.0)?", r"<?https?://[^\s|;,<>]+>?"
 # What every cell of a column must match for a guess.
 _PATTERNS = {
   "keys": re.compile(rf"({_NUMBER}|{_URI})(\s+({_NUMBER}|{_URI}))*"),
   "angles": re.compile(r"(<[^<>\s]+>)+"),
   "numbers": re.compile(rf"{_NUMBER}([\s|;,]+{_NUMBER})*"),
 }
+_BRACKETED_URI = re.compile(r"<https?://[^\s<>]+>")
 # An item of a list as Python or NumPy prints it.
 _ITEM = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"\[\]]+)(?:\s*,\s*|\s+|$)"""
 _JOINT = re.compile(r"[\s|;,]")
@@ -62,7 +63,8 @@ class CellFormat(NamedTuple):
       cell = cell.strip().removeprefix("<").removesuffix(">")
     split = cell.split(None if self.separator == " " else self.separator) if self.separator else [cell]
     parts = [part.strip() for part in split]
-    return [part.removesuffix(".0") if self.is_numeric else part for part in parts if part]
+    parts = [part[1:-1] if _BRACKETED_URI.fullmatch(part) else part for part in parts if part]
+    return [part.removesuffix(".0") if self.is_numeric else part for part in parts]
 
 
 class CellSurvey:

@@ -5,7 +5,7 @@ Only the distinct labels and their texts are kept in memory.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from xmc_jax.data.formats.source import Place, excerpt
@@ -13,6 +13,7 @@ from xmc_jax.errors import DataError
 
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _SHOWN = 3
+_FEW = 0.1  # share of uses by labels that a vocabulary may lack
 
 
 class Vocabulary:
@@ -32,6 +33,7 @@ class Vocabulary:
     numbers_are_rows: bool = False,
     unknown: str = "refuse",
     key_column: str = "",
+    cell_names: Sequence[Sequence[str]] = (),
   ):
     """Takes the labels of a file; without any, labels are collected by `add`.
 
@@ -40,7 +42,9 @@ class Vocabulary:
       keys: what cells may call them besides their texts, in the same order.
       file_name, key_column: the file, and its column of keys, for messages.
       numbers_are_rows: whether a number that is no key is a row of the file.
-      unknown: what becomes of labels that the file lacks: 'refuse', 'drop' or 'keep'.
+      unknown: what becomes of labels that the file lacks: 'refuse', 'drop' or 'keep'; 'auto' drops them if
+        they are few.
+      cell_names: what cells may call each label instead of its text, the best name first.
     """
     self.texts = [] if texts is None else texts
     self.num_uses = 0
@@ -52,11 +56,17 @@ class Vocabulary:
     self._unknown: Counter[str] = Counter()
     self._first: tuple[Place, int] | None = None
     names = {key.strip() for key in keys}
-    repeated = Counter(text.strip() for text in self.texts)
+
+    def called() -> Iterator[tuple[int, str]]:
+      others = ((at, name) for at, of_label in enumerate(cell_names) for name in of_label)
+      return others if cell_names else enumerate(self.texts)
+
+    repeated = Counter(text.strip() for _, text in called())
     self._shared = {text for text, num in repeated.items() if num > 1 and text not in names}
     self._uses_of_shared: Counter[str] = Counter()
     self._ids: dict[str, int] = {}
-    for at, key in chain(enumerate(keys), enumerate(self.texts)):
+    first = ((at, of_label[0]) for at, of_label in enumerate(cell_names))
+    for at, key in chain(enumerate(keys), first, called()):
       self._ids.setdefault(key.strip(), at)
     for at, key in enumerate(keys):
       if key.endswith(".0") and key[:-2].isdigit():  # a number of a data frame with gaps
@@ -105,8 +115,9 @@ class Vocabulary:
       return shared
     such = ", ".join(map(excerpt, islice(self._unknown, _SHOWN)))
     counts = f"unknown labels: {len(self._unknown):,}, such as {such}; uses: {self._unknown.total():,}"
-    if self._policy != "refuse":
-      became = "left out" if self._policy == "drop" else "added"
+    is_few = self._unknown.total() <= _FEW * self.num_uses
+    if self._policy in ("drop", "keep") or (self._policy == "auto" and is_few):
+      became = "added" if self._policy == "keep" else "left out"
       return [*shared, f"{self._file_name}: {counts}; {became}"]
     place, row = self._first
     label = next(iter(self._unknown))

@@ -1,34 +1,29 @@
-"""Files of labels: a text a line, or a table with keys, names, descriptions and parents.
+"""Files of labels: a text a line, a table with keys, names, descriptions and parents, or a vocabulary.
 
 All rows of such a file are in memory at once.
 """
 
+import json
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from xmc_jax.data.formats import columns
+from xmc_jax.data.formats.ancestors import with_ancestors
 from xmc_jax.data.formats.json_records import joined_text, text_of
 from xmc_jax.data.formats.label_cells import ENOUGH_KNOWN
 from xmc_jax.data.formats.lines import CHUNK_ROWS, find, text_chunks
-from xmc_jax.data.formats.source import KeyedTexts, Options, Place, excerpt, refusal
+from xmc_jax.data.formats.source import KeyedTexts, LabelTable, Options, Place, excerpt, refusal
 from xmc_jax.data.formats.table_files import SUFFIXES, records, suffix
-from xmc_jax.errors import DataError
-
-_BELOW = " > "  # between the names of a label and of its parent
-# Far more than an encoder reads. Bounds what a short file with a long chain of parents turns into.
-LONGEST_PATH = 4096  # letters
-
-
-class LabelTable(NamedTuple):
-  """Holds the labels of a file, in its order."""
-
-  texts: list[str]  # ancestors, name and description, joined as the options ask
-  keys: list[str]  # what cells call each label: its key or, without a column of keys, its name
-  key_column: str = ""  # '' if there is none, and a number means a row, counted from 0
+from xmc_jax.data.vocabulary import files as vocabulary_files
+from xmc_jax.data.vocabulary import labels as concept_labels
+from xmc_jax.data.vocabulary.concepts import Concept
+from xmc_jax.errors import ConfigError, DataError
 
 
 class _Columns(NamedTuple):
@@ -43,6 +38,8 @@ def read(path: Path, options: Options, notices: list[str], samples: Sequence[set
   Raises:
     DataError: a column is missing; a parent is no label, or a label is its own ancestor.
   """
+  if vocabulary_files.is_vocabulary(path, options):
+    return concept_labels.read(path, options, notices)
   if suffix(path) not in SUFFIXES:
     refuse_settings_without_columns(path, options)
     texts = list(chain.from_iterable(text_chunks(path, notices, options)))
@@ -97,39 +94,16 @@ def _parents(values: list[object], keys: list[str], place: Place, column: str) -
   return parents
 
 
-def with_ancestors(
-  texts: list[str], names: list[str], keys: list[str], parents: list[int], place: Place
-) -> list[str]:
-  """Returns the text of each label behind the names of its ancestors, as in `animals > dogs`.
-
-  `parents` are the numbers of the labels' parents, -1 for none; keys and place are for messages. A label that
-  is its own ancestor is refused, and a path longer than LONGEST_PATH.
-  """
-  joined = []
-  for at, text in enumerate(texts):
-    path = [at]
-    length = 0
-    while (above := parents[path[-1]]) >= 0:
-      if above in path:
-        cycle = [*path[path.index(above) :], above]
-        expected = "a parent that is not below the label itself"
-        raise place.refuse(above, expected, _BELOW.join(keys[one] for one in cycle))
-      path.append(above)
-      length += len(names[above]) + len(_BELOW)
-      if length > LONGEST_PATH:
-        raise place.refuse(at, f"a path of at most {LONGEST_PATH:,} letters of ancestors", names[path[1]])
-    joined.append(_BELOW.join([*(names[one] for one in path[:0:-1]), text]))
-  return joined
-
-
 def find_label_file(path: Path, options: Options) -> Path | None:
-  """Returns the file of labels beside a table or in a folder: the one of the options, or `labels.*`."""
+  """Returns the file of labels beside a table or in a folder: the options', `labels.*` or a vocabulary."""
   folder = path.parent if path.is_file() else path
+  if options.vocabulary:
+    return _named_vocabulary(folder, options)
   if options.label_file:
     return named_file(folder, options)
   stems = ("labels", "lbl", "output-labels", "output-items")  # the last two are PECOS's
   names = [stem + kind for stem in stems for kind in (".txt", *SUFFIXES)]
-  return None if path.is_file() else find(folder, *names)
+  return None if path.is_file() else find(folder, *names) or vocabulary_files.find(folder, options)
 
 
 def repeated_keys(path: Path, table: LabelTable) -> list[str]:
@@ -149,14 +123,25 @@ def repeated_keys(path: Path, table: LabelTable) -> list[str]:
 def chunks(path: Path, notices: list[str], options: Options) -> Iterator[KeyedTexts]:
   """Yields the labels of a file whose rows are in the order of label ids."""
   table = read(path, options, notices)
-  return in_chunks(table.texts, table.keys)
+  return chunks_of(table.texts, table)
 
 
-def in_chunks(texts: list[str], keys: list[str]) -> Iterator[KeyedTexts]:
-  """Yields labels some at a time; no keys if they have none."""
+def some_labels(table: LabelTable, is_left: Sequence[bool] | np.ndarray) -> LabelTable:
+  """Returns the labels of a vocabulary that are left of its `[L]`."""
+  texts, keys, names = (list(compress(part, is_left)) for part in (table.texts, table.keys, table.names))
+  return table._replace(texts=texts, keys=keys, names=names, concepts=list(compress(table.concepts, is_left)))
+
+
+def chunks_of(texts: list[str], table: LabelTable) -> Iterator[KeyedTexts]:
+  """Yields labels with these texts: those of a file, then what was added, whose texts are keys and names."""
+  added = texts[len(table.texts) :]
+  keys = [*table.keys, *added] if table.keys != table.texts else []
+  names = [*table.names, *added] if table.names else []
+  concepts = [*table.concepts, *(Concept(uri, {}) for uri in added)] if table.concepts else []
+  as_json = [json.dumps(concept._asdict(), ensure_ascii=False) for concept in concepts]
   for first in range(0, len(texts), CHUNK_ROWS):
-    chunk = slice(first, first + CHUNK_ROWS)
-    yield KeyedTexts(texts[chunk], keys[chunk] if keys else None)
+    rows = slice(first, first + CHUNK_ROWS)
+    yield KeyedTexts(texts[rows], *(column[rows] or None for column in (keys, names, as_json)))
 
 
 def named_file(folder: Path, options: Options) -> Path:
@@ -164,6 +149,21 @@ def named_file(folder: Path, options: Options) -> Path:
   file = folder / options.label_file
   if not file.is_file():
     raise DataError(f"{file}: no such file (--config.data.label_file={options.label_file})")
+  return file
+
+
+def _named_vocabulary(folder: Path, options: Options) -> Path:
+  """Returns the file that `data.vocabulary` names, in the folder or from where the command runs."""
+  setting = f"--config.data.vocabulary={options.vocabulary}"
+  if options.label_file:
+    raise ConfigError(f"{setting} and --config.data.label_file={options.label_file}: set one of them")
+  places = (folder / options.vocabulary, Path(options.vocabulary).expanduser())
+  file = next(filter(Path.is_file, places), None)
+  if file is None:
+    raise DataError(f"{places[0]}: no such file ({setting})")
+  if not vocabulary_files.is_vocabulary(file, options):
+    expected = ".ttl, .rdf, .nt, .jsonld, or Annif's .tsv (<uri>, tab, name) or .csv (uri,label_en)"
+    raise DataError(f"{file}: expected a vocabulary: {expected} ({setting})")
   return file
 
 

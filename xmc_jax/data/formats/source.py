@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from xmc_jax.data.vocabulary.concepts import Concept
 from xmc_jax.errors import DataError
 
 EXCERPT_LENGTH = 60
@@ -23,7 +24,7 @@ class Options(NamedTuple):
   label_column: str = ""
   label_separator: str = ""
   label_file: str = ""
-  unknown_labels: str = "refuse"
+  unknown_labels: str = "auto"
   label_text: str = ""
   label_parent: str = ""
   test_fraction: float = 0.2
@@ -32,6 +33,9 @@ class Options(NamedTuple):
   encoding: str = ""
   quoting: str = "auto"
   filter_equal_texts: bool = False
+  vocabulary: str = ""
+  language: str = ""
+  alternative_names: bool = False
 
 
 DEFAULTS = Options()
@@ -79,6 +83,18 @@ class KeyedTexts(NamedTuple):
 
   texts: list[str]
   keys: list[str] | None = None
+  names: list[str] | None = None  # of labels: what is shown, if it is not the text
+  concepts: list[str] | None = None  # of the labels of a vocabulary: their concepts, as JSON
+
+
+class LabelTable(NamedTuple):
+  """Holds the labels of a file, in its order."""
+
+  texts: list[str]  # ancestors, name and description, joined as the options ask
+  keys: list[str]  # what cells call each label: its key or, without a column of keys, its name
+  key_column: str = ""  # '' if there is none, and a number means a row, counted from 0
+  names: Sequence[str] = ()  # what is shown of each label; its text if there are none
+  concepts: Sequence[Concept] = ()  # what a vocabulary says of each label
 
 
 class GraphFiles(NamedTuple):

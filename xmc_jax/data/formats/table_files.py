@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from xmc_jax.data.formats import arrow, separated
+from xmc_jax.data.formats import arrow, separated, short_texts
 from xmc_jax.data.formats.columns import TableColumns, shown, text_and_label_columns
 from xmc_jax.data.formats.json_records import is_array, items, objects
 from xmc_jax.data.formats.label_cells import columns_of_bits
@@ -23,14 +23,18 @@ ARROW = (".parquet", ".arrow")  # whose schemas name their columns
 _SHARD = re.compile(
   r"(?P<split>\w[\w.]*)-(?P<number>\d{5,9})-of-(?P<total>\d{5,9})(-[0-9a-f]{16})?(?P<end>\.\w+?(\.(gz|bz2|xz|zip))?)"
 )
-VALIDATION = ("validation", "valid", "val", "dev")
+VALIDATION = ("validation", "validate", "valid", "val", "dev")
 _STEMS = {"train": ("train", "trn"), "test": ("test", "tst")}
 _LABELLED_LINE = re.compile(r"((?:__label__\S+\s+)+|\d+(?:,\d+)*\t|\t)(.*)")
 
 
 def suffix(path: Path) -> str:
   """Returns the file's suffix, without the end of a compressed file's name."""
-  return Path(path.stem if path.suffix in PACKED else path.name).suffix.lower()
+  return Path(_unpacked(path)).suffix.lower()
+
+
+def _unpacked(path: Path) -> str:
+  return path.stem if path.suffix in PACKED else path.name
 
 
 def records(
@@ -48,6 +52,8 @@ def records(
       yield from arrow.records(path, columns)
     case ".txt" if not has_header(path, options):
       yield from _labelled_lines(path, notices, options)
+    case ".tsv" if short_texts.is_corpus(path, options):
+      yield from short_texts.records(path, notices, options)
     case ".xlsx":
       rows = separated.sheet_rows(path, notices)
       yield from separated.with_names(path, rows, columns, options, notices, "row")
@@ -75,10 +81,17 @@ def column_names(
 
 def resolved(path: Path, names: TableColumns, options: Options) -> dict[str, str]:
   """Returns the options that read a table as it was read, without guesses; none of one without names."""
-  if suffix(path) == ".txt" and not has_header(path, options):
+  if has_labelled_lines(path, options):
     return {}
   found = {"text": "+".join(names.texts), "label_column": names.labels[0] if len(names.labels) == 1 else ""}
   return {**found, "quoting": separated.quoting(path, options)} if suffix(path) in TABBED else found
+
+
+def has_labelled_lines(path: Path, options: Options) -> bool:
+  """Returns whether a file has labelled lines, of fastText, PECOS or Annif, and so no columns with names."""
+  kind = suffix(path)
+  is_txt = kind == ".txt" and not has_header(path, options)
+  return is_txt or (kind == ".tsv" and short_texts.is_corpus(path, options))
 
 
 def has_header(path: Path, options: Options) -> bool:
@@ -130,6 +143,7 @@ def find_splits(
 ) -> tuple[SplitFiles | None, SplitFiles | None]:
   """Returns the training (with validation) and the test tables of a folder; None for a split without any.
 
+  They are called `train.*`, or `NAME-train.*`, of which there may be several, or are numbered shards.
   Adds a notice for each split that is left out. Refuses a split that lacks a shard, or has those of two sets.
   """
   shards = _shards(folder, suffixes)
@@ -152,11 +166,15 @@ def _find_split(
   folder: Path, stems: tuple[str, ...], suffixes: tuple[str, ...], shards: dict[str, list[re.Match]]
 ) -> SplitFiles | None:
   single = find(folder, *(stem + kind for stem in stems for kind in suffixes))
+  ends = tuple(f"-{stem}{kind}" for stem in stems for kind in suffixes)
+  named = [file for file in sorted(folder.iterdir()) if _unpacked(file).endswith(ends) and file.is_file()]
   numbered = next(((stem, shards[stem]) for stem in stems if stem in shards), None)
   if single and numbered:
     raise DataError(f"{folder}: {single.name} and {numbered[1][0][0]} are the same split; remove one")
   if single:
     return SplitFiles((single,))
+  if named and not numbered:
+    return SplitFiles(tuple(named))
   return _checked(folder, *numbered) if numbered else None
 
 

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,7 +98,7 @@ class _Tables:
       wrong = f"--config.data.test_fraction={options.test_fraction}"
       raise ConfigError(f"{wrong}: expected a share in [0, 1), such as 0.2")
     self.read_by: dict[str, str] = {}
-    self._keys: list[str] = []
+    self._known = label_tables.LabelTable([], [])
     self._scans: dict[SplitFiles, _Scan] = {}
     self._ids: dict[SplitFiles, list[array]] = {}
 
@@ -132,6 +132,8 @@ class _Tables:
       self._format = survey.format(self._vocabulary)
     for split, scan in self._scans.items():
       self._ids[split] = [array("q", self._number(*row, scan)) for row in scan.rows()]
+    if self._label_file and any(concept.deprecated for concept in self._known.concepts):
+      self._leave_out_deprecated(self._label_file.name)
     if not self._vocabulary.texts and not self._label_file:
       first = self._train.files[0]
       column = excerpt(self._scans[self._train].columns.labels[0])
@@ -143,9 +145,7 @@ class _Tables:
       if self._options.merge_texts and scan.is_later.any():
         self._merge(split, scan)
       scan.cells.clear()
-    texts = self._vocabulary.texts
-    keys = [*self._keys, *texts[len(self._keys) :]] if self._keys else []
-    yield from label_tables.in_chunks(texts, keys)
+    yield from label_tables.chunks_of(self._vocabulary.texts, self._known)
 
   def _scan(self, split: SplitFiles) -> _Scan:
     of_train = self._scans[self._train].columns if self._scans else None
@@ -182,13 +182,32 @@ class _Tables:
       names = self._class_names or numbers
       return Vocabulary(list(names), names, self._train.name, num_columns > 0) if names else Vocabulary()
     table = label_tables.read(self._label_file, self._options, self._notices, samples)
-    self._keys = table.keys if table.keys != table.texts else []
+    self._known = table
     self._notices += label_tables.repeated_keys(self._label_file, table)
     if num_columns not in (0, len(table.texts)):
       expected = f"a label for each of the {num_columns:,} numbers in a row of {self._train.name}"
       raise DataError(f"{self._label_file}: expected {expected}, found {len(table.texts):,}")
     are_rows = not table.key_column or bool(num_columns)
-    return Vocabulary(table.texts, table.keys, self._label_file.name, are_rows, unknown, table.key_column)
+    column, called = table.key_column, [concept.cell_names() for concept in table.concepts]
+    if called:
+      column = ""  # URIs are in none
+    elif unknown == "auto":
+      unknown = "refuse"
+    return Vocabulary([*table.texts], table.keys, self._label_file.name, are_rows, unknown, column, called)
+
+  def _leave_out_deprecated(self, file_name: str) -> None:
+    """Numbers the labels anew, without the deprecated concepts that no row has; notes how many."""
+    is_left = np.ones(len(self._vocabulary.texts), bool)
+    is_left[: len(self._known.concepts)] = [not concept.deprecated for concept in self._known.concepts]
+    num_deprecated = int((~is_left).sum())
+    for row in chain.from_iterable(self._ids.values()):
+      is_left[row] = True
+    new, num_left_out = np.cumsum(is_left) - 1, int((~is_left).sum())
+    self._ids = {split: [array("q", new[row]) for row in rows] for split, rows in self._ids.items()}
+    self._vocabulary.texts = list(compress(self._vocabulary.texts, is_left))
+    self._known = label_tables.some_labels(self._known, is_left)
+    unused = f"{num_left_out:,} of {num_deprecated:,}"
+    self._notices.append(f"{file_name}: deprecated concepts that no row has are no labels: {unused}")
 
   def _number(self, cell: object, place: Place, row: int, scan: _Scan) -> list[int]:
     """Adds the labels of a cell to the vocabulary; returns their ids."""
@@ -226,7 +245,8 @@ class _Tables:
   def _columns_taken(self) -> Iterator[str]:
     """Yields a line for each table that names its columns and some of the labels."""
     label_file = f" in {self._label_file.name}" if self._label_file else ""
-    some = list(islice((excerpt(text) for text in self._vocabulary.texts if text.strip()), 3))
+    names = self._known.names or self._vocabulary.texts
+    some = list(islice((excerpt(text) for text in names if text.strip()), 3))
     such_as = f", such as {', '.join(some)}{label_file}" if some else ""
     for split, scan in self._scans.items():
       if split is self._train or scan.columns != self._scans[self._train].columns:
