@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from xmc_jax.data.formats import arrow, separated, short_texts
+from xmc_jax.data.formats import arrow, document_folders, separated, short_texts
 from xmc_jax.data.formats.columns import TableColumns, shown, text_and_label_columns
 from xmc_jax.data.formats.json_records import is_array, items, objects
 from xmc_jax.data.formats.label_cells import columns_of_bits
@@ -46,6 +46,8 @@ def records(
     DataError: the table is damaged, or has one of these columns twice.
   """
   match kind := suffix(path):
+    case _ if path.is_dir():
+      yield from document_folders.records(path, notices, options)
     case ".jsonl" | ".json":
       yield from items(path, options) if is_array(path) else objects(path, notices, options)
     case ".arrow" | ".parquet":
@@ -88,8 +90,13 @@ def resolved(path: Path, names: TableColumns, options: Options) -> dict[str, str
 
 
 def has_labelled_lines(path: Path, options: Options) -> bool:
-  """Returns whether a file has labelled lines, of fastText, PECOS or Annif, and so no columns with names."""
+  """Returns whether a file has labelled lines, of fastText, PECOS or Annif, and so no columns with names.
+
+  So has a folder of documents.
+  """
   kind = suffix(path)
+  if path.is_dir():
+    return True
   is_txt = kind == ".txt" and not has_header(path, options)
   return is_txt or (kind == ".tsv" and short_texts.is_corpus(path, options))
 
@@ -153,6 +160,18 @@ def find_splits(
     read = {*VALIDATION, *(stem for stems in _STEMS.values() for stem in stems)}
     notices += left_out([split for split in shards if split not in read])
   return train, test
+
+
+def find_documents(folder: Path, label_file: Path | None) -> tuple[SplitFiles | None, SplitFiles | None]:
+  """Returns the same as `find_splits` of folders of documents: `train/` and so on, or `folder` itself."""
+  train, validation, test = (
+    SplitFiles((found,)) if (found := document_folders.find(folder, stems, label_file)) else None
+    for stems in (_STEMS["train"], VALIDATION, _STEMS["test"])
+  )
+  if train:
+    return train.followed_by(validation), test
+  whole = document_folders.find(folder, [""], label_file)
+  return SplitFiles((whole,)) if whole else None, None
 
 
 def left_out(splits: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xmc_jax.data.formats import class_names, columns, label_tables, table_files
+from xmc_jax.data.formats import class_names, columns, document_folders, label_tables, table_files
 from xmc_jax.data.formats.columns import TableColumns
 from xmc_jax.data.formats.json_records import joined_text
 from xmc_jax.data.formats.label_cells import CellSurvey, cell_of
@@ -20,7 +20,7 @@ from xmc_jax.errors import ConfigError, DataError
 
 LOOKS_FOR = (
   "train.* and test.*, train-00000-of-00002.* and so on, or one file, in .jsonl, .json, .csv, .tsv, "
-  ".parquet, .xlsx or fastText's .txt"
+  ".parquet, .xlsx or fastText's .txt; train/ID.txt and train/ID.tsv or ID.key, and test/"
 )
 POINT_SUFFIXES = (*SUFFIXES, ".txt")
 _HUB_FOLDER = "data"  # where repositories of the hub have their tables
@@ -32,6 +32,8 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
   if path.is_file():
     return source_fields(SplitFiles((path,)), None, labels, options, notices)
   train, test = find_splits(path, POINT_SUFFIXES, notices)
+  if train is None:
+    train, test = table_files.find_documents(path, labels)
   if train is None:
     kinds = {*SUFFIXES} - {".json"}  # most of which hold settings
     tables = [file for file in sorted(path.iterdir()) if suffix(file) in kinds and file != labels]
@@ -54,9 +56,10 @@ def source_fields(
   """Returns the `Source` fields of these tables; without a test table, a share of train is held out."""
   if labels is None:
     label_tables.refuse_settings_without_columns(train.files[0], options)
+  tables = (*train.files, *(test.files if test else ()))
   reader = _Tables(train, test, labels, options, notices)
   return {
-    "files": (*train.files, *(test.files if test else ()), *((labels,) if labels else ())),
+    "files": tuple(chain(*map(document_folders.files_of, tables), [labels] if labels else [])),
     "labels_file": labels or train.files[0],
     "held_out": train.held_out,
     "labels": reader.labels,

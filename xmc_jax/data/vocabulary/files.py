@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from xmc_jax.data.formats import separated
+from xmc_jax.data.formats import document_folders, separated
 from xmc_jax.data.formats.lines import Lines
 from xmc_jax.data.formats.source import DEFAULTS, Options, Place, some_of
 from xmc_jax.data.formats.table_files import suffix
@@ -35,7 +35,11 @@ def is_vocabulary(path: Path, options: Options = DEFAULTS) -> bool:
 
 def find(folder: Path, options: Options) -> Path | None:
   """Returns the one vocabulary of a folder, None if there is none; refuses several."""
-  found = [file for file in sorted(folder.iterdir()) if file.is_file() and is_vocabulary(file, options)]
+  found = [
+    file
+    for file in sorted(folder.iterdir())
+    if file.is_file() and is_vocabulary(file, options) and not document_folders.is_of_document(file)
+  ]
   if len(found) > 1:
     names = some_of([file.name for file in found])
     raise DataError(f"{folder}: several vocabularies, {names}; take one with --config.data.vocabulary=FILE")

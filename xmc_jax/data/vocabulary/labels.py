@@ -36,9 +36,8 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
   notices.append(_languages_read(path, concepts, named, wanted, options))
   if others:
     such = f"{len(others):,}, such as {excerpt(names[others[0]])}"
-    notices.append(
-      f"{path.name}: concepts without a name in {'+'.join(wanted)} have one in another language: {such}"
-    )
+    elsewhere = f"concepts without a name in {'+'.join(wanted)} have that of another language"
+    notices.append(f"{path.name}: {elsewhere}: {such}")
   if options.label_parent:
     parents = _parents(path, named, notices)
     place = Place(path, range(1, len(named) + 1), "concept")

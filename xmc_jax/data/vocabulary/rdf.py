@@ -2,6 +2,8 @@
 
 import json
 import logging
+import re
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,6 +31,7 @@ _READ = {
   _RDFS + "label": "label",
   _OWL + "deprecated": "deprecated",
 }
+_ITS_PLACE = re.compile(r"^(at line \d+ of <>|<unknown>:\d+:\d+): ")  # in messages of rdflib and expat
 _Facts = Mapping[str, list[Any]]  # the values of a subject's properties, as rdflib's terms
 
 
@@ -68,6 +71,8 @@ def _parse(path: Path, collect: Callable[[Any, Any, Any], None]) -> None:
     raise UserError(f'{path}: {shown} needs rdflib ({error}): pip install "xmc_jax[skos]"') from None
 
   class Sink(rdflib.store.Store):
+    context_aware = True  # as JSON-LD's parser asks
+
     def add(self, triple: Any, context: Any, quoted: bool = False) -> None:
       collect(*triple)
 
@@ -85,12 +90,15 @@ def _parse(path: Path, collect: Callable[[Any, Any, Any], None]) -> None:
   try:
     if name == "json-ld":
       json.loads(content, object_hook=_refuse_links)
-    rdflib.Graph(store=Sink(), bind_namespaces="none").parse(data=content, format=name)
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")  # rdflib's own, of what it will rename
+      rdflib.Graph(store=Sink(), bind_namespaces="none").parse(data=content, format=name)
   except Exception as error:  # each parser has its own
     line = getattr(error, "lines", None)  # of Turtle, from 0
     line = error.getLineNumber() if hasattr(error, "getLineNumber") else line and line + 1
     where = f"{path}, line {line}" if line else f"{path}"
-    raise DataError(f"{where}: expected {shown} ({one_line(error)})") from None
+    reason = "it ends within a statement" if isinstance(error, IndexError) else one_line(error)
+    raise DataError(f"{where}: expected {shown} ({_ITS_PLACE.sub('', reason)})") from None
 
 
 def _refuse_links(record: dict) -> dict:

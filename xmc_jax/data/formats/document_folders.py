@@ -1,0 +1,78 @@
+"""Annif's folders of documents: a text in `ID.txt`, labels in `ID.tsv` (`<uri>`, tab, name) or `ID.key`."""
+
+import codecs
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, open_bytes, reading, text_chunks
+from xmc_jax.data.formats.source import Options, Place, excerpt, refusal
+from xmc_jax.errors import DataError
+
+_OF_LABELS = (".tsv", ".key")  # the first that is there counts
+
+
+def is_corpus(folder: Path) -> bool:
+  """Returns whether a folder has a text with a file of its labels."""
+  return folder.is_dir() and any(map(is_of_document, _label_files(folder)))
+
+
+def is_of_document(file: Path) -> bool:
+  """Returns whether a file holds the labels of a text beside it; a table, too, may have such a neighbour."""
+  if file.suffix not in _OF_LABELS or not file.with_suffix(".txt").is_file():
+    return False
+  with reading(file), open_bytes(file) as content:
+    return file.suffix == ".key" or content.read(4).removeprefix(codecs.BOM_UTF8)[:1] in (b"", b"<")
+
+
+def find(folder: Path, stems: Sequence[str], label_file: Path | None) -> Path | None:
+  """Returns the folder of documents below `folder` that has one of these names; '' is `folder` itself.
+
+  Refuses labels without a text; `label_file` is the vocabulary, which may lie among them.
+  """
+  found = next((path for path in map(folder.joinpath, stems) if is_corpus(path)), None)
+  for file in _label_files(found) if found else ():
+    if file != label_file and not file.with_suffix(".txt").is_file():
+      raise DataError(f"{file}: expected its text beside it, in {file.stem}.txt")
+  return found
+
+
+def files_of(path: Path) -> list[Path]:
+  """Returns the files that are read of a folder of documents; of a file, the file."""
+  return [*sorted(path.glob("*.txt")), *_label_files(path)] if path.is_dir() else [path]
+
+
+def records(folder: Path, notices: list[str], options: Options) -> Iterator[tuple[Place, list[dict]]]:
+  """Yields the documents as records, in the order of their names, some at a time."""
+  rows: list[dict] = []
+  unlabelled: list[str] = []
+  size = first = 0
+  texts = sorted(folder.glob("*.txt"))
+  for number, path in enumerate(texts, 1):
+    text = "\n".join(chain.from_iterable(text_chunks(path, notices, options)))
+    file = next(filter(Path.is_file, map(path.with_suffix, _OF_LABELS)), None)
+    rows.append({"text": text, "labels": _labels(file, notices, options) if file else []})
+    unlabelled += [] if file else [path.name]
+    size += len(text)
+    if size >= CHUNK_BYTES or len(rows) == CHUNK_ROWS or number == len(texts):
+      yield Place(folder, range(first + 1, number + 1), "document"), rows
+      rows, size, first = [], 0, number
+  if unlabelled:
+    such = f"{len(unlabelled):,} of {len(texts):,}, such as {excerpt(unlabelled[0])}"
+    notices.append(f"{folder.name}: texts without a .tsv or .key have no labels: {such}")
+
+
+def _label_files(folder: Path) -> list[Path]:
+  return sorted(file for file in folder.iterdir() if file.suffix in _OF_LABELS)
+
+
+def _labels(path: Path, notices: list[str], options: Options) -> list[str]:
+  labels = []
+  for number, line in enumerate(chain.from_iterable(text_chunks(path, notices, options)), 1):
+    label = line.partition("\t")[0].strip()
+    if label and path.suffix == ".tsv":
+      if not (label.startswith("<") and label.endswith(">")):
+        raise refusal(path, number, "a URI in angle brackets", line)
+      label = label[1:-1]
+    labels += [label] if label else []
+  return labels
