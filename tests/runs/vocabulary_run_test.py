@@ -1,0 +1,61 @@
+"""A run on a vocabulary shows names, calls labels by URI, and reads more than it shows."""
+
+import json
+
+import pytest
+import tiny_runs
+
+import xmc_jax
+from xmc_jax import export
+from xmc_jax.runs.predict import predict_command
+
+URIS = [f"http://a/{number}" for number in range(12)]
+WORDS = ["barn", "kelt", "loma", "mive", "nuxo", "pody", "rack", "suth", "bage", "keva", "lomi", "susa"]
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+  """Returns a run on labels such as `BARN barn`, of which `BARN` is shown."""
+  place = tmp_path_factory.mktemp("vocabulary")
+  (place / "data").mkdir()
+  concepts = [f"{uri},{word.upper()},{word}\n" for uri, word in zip(URIS, WORDS)]
+  (place / "data" / "vocabulary.csv").write_text("".join(["uri,label_fi,label_sv\n", *concepts]))
+  rows = [f"{WORDS[at % 12]} {WORDS[at % 7]} {at}\t<{URIS[at % 12]}> <{URIS[at % 7]}>\n" for at in range(72)]
+  (place / "data" / "train.tsv").write_text("".join(rows[:60]))
+  (place / "data" / "test.tsv").write_text("".join(rows[60:]))
+  options = {
+    "data.language": "fi+sv",
+    "data.num_validation": 10,
+    "train.num_epochs": 1,
+    "train.batch_size": 16,
+  }
+  xmc_jax.train(tiny_runs.config(place / "data", **options), place / "run")
+  return place / "run"
+
+
+def test_names_are_shown_and_keys_are_uris(workdir, tmp_path, capsys):
+  model = xmc_jax.Model.load(workdir)
+  assert list(model.labels) == [word.upper() for word in WORDS] and list(model.keys) == URIS
+  assert list(model._run.dataset.labels.texts) == [f"{word.upper()} {word}" for word in WORDS]
+  (tmp_path / "texts.txt").write_text("barn kelt\n")
+  predict_command(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "out.jsonl"), 12)
+  labels = json.loads((tmp_path / "out.jsonl").read_text())["labels"]
+  assert {(one["key"], one["text"]) for one in labels} == set(zip(URIS, map(str.upper, WORDS)))
+  assert model.predict(["barn"], 2)[2][0][0] in model.labels
+
+
+def test_added_labels_keep_the_names_of_the_others(workdir):
+  model = xmc_jax.Model.load(workdir, add_labels={"http://a/new": "zorn", URIS[0]: "x", "y": "KELT"})
+  assert list(model.labels)[-2:] == ["SUSA", "zorn"] and model.keys[-1] == "http://a/new"
+
+
+def test_an_export_shows_names_and_reads_texts(workdir, tmp_path):
+  export.export(workdir, str(tmp_path / "export"))
+  lines = (tmp_path / "export" / "index" / "labels.jsonl").read_text().splitlines()
+  first = {"id": 0, "key": URIS[0], "text": "BARN", "encoder_text": "BARN barn"}
+  assert json.loads(lines[0]) == first
+  exported = export.Exported.load(tmp_path / "export")
+  ids = exported.add_labels(["zorn", "KELT"])
+  assert ids.tolist() == [12, 1]  # KELT is known by its name
+  again = export.Exported.load(tmp_path / "export")
+  assert list(again.labels) == [*map(str.upper, WORDS), "zorn"] and again._texts[0] == "BARN barn"
