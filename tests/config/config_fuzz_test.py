@@ -243,11 +243,12 @@ def planned(values: dict) -> str:
   "method", ["dexml", *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != "dexml")]
 )
 def test_any_legal_value_gives_a_plan_or_a_line(method):
-  rng, plans = random.Random(method), 0
+  plans = 0
   keys = keys_beside({"method.name": method})
   if method != "dexml":  # of which all others share the keys that are no method's
     keys = {key: declared for key, declared in keys.items() if key.startswith("method.")}
   for key, declared in keys.items():
+    rng = random.Random(f"{method} {key}")  # so that a new key leaves the values of others as they are
     values = {**preset(METHODS[method]), key: legal(declared, rng)}
     if not refused(made(**values)):
       plans += not planned(values)

@@ -85,17 +85,11 @@ def _tsv(path: Path, options: Options, notices: list[str]) -> Iterator[tuple[Pla
 def _csv(path: Path, options: Options, notices: list[str]) -> Iterator[tuple[Place, list[Concept]]]:
   plain = DEFAULTS._replace(encoding=options.encoding, quoting=options.quoting)
   for place, rows in separated.records(path, ("uri",), notices, plain, ","):
-    yield (
-      place,
-      [
-        _named(
-          row["uri"].strip().strip("<>"),
-          {key.removeprefix(_LABEL).lower(): name for key, name in row.items() if key.startswith(_LABEL)},
-          row.get("notation", ""),
-        )
-        for row in rows
-      ],
-    )
+    concepts = []
+    for row in rows:
+      names = {key.removeprefix(_LABEL).lower(): row[key] for key in row if key.startswith(_LABEL)}
+      concepts.append(_named(row["uri"].strip().strip("<>"), names, row.get("notation", "")))
+    yield place, concepts
 
 
 def _named(uri: str, names: dict[str, str], notation: str) -> Concept:

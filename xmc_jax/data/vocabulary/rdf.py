@@ -74,7 +74,8 @@ def _parse(path: Path, collect: Callable[[Any, Any, Any], None]) -> None:
     context_aware = True  # as JSON-LD's parser asks
 
     def add(self, triple: Any, context: Any, quoted: bool = False) -> None:
-      collect(*triple)
+      if not isinstance(triple[0], rdflib.BNode):  # which has no URI
+        collect(*triple)
 
     def bind(self, *_: Any, **__: Any) -> None:
       """Leaves prefixes out."""
