@@ -66,11 +66,13 @@ def _use(mode: str, workdir: pathlib.Path, given: dict[str, str]) -> None:
     elif mode == "export":
       commands.export(workdir, output, options.ADD_LABELS.value, scores)
     else:
-      more = _values("scores", "explain", "documents", "add_labels")
+      from xmc_jax.runs.best_labels import LabelRequest
+
       k, threshold = options.labels_to_give()
-      commands.predict(
-        workdir, options.INPUT.value, output, k, given, backend=backend, threshold=threshold, **more
-      )
+      include, exclude = tuple(options.INCLUDE.value), tuple(options.EXCLUDE.value)
+      request = LabelRequest(k, threshold, options.EXPLAIN.value, include, exclude)
+      more = _values("scores", "documents", "add_labels")
+      commands.predict(workdir, options.INPUT.value, output, request, given, backend=backend, **more)
 
 
 def _values(*names: str) -> dict:

@@ -452,6 +452,13 @@ def test_prediction_of_documents_above_a_threshold(command, trained, tmp_path):
   assert len(row["labels"]) == metrics.best_f1_sizes([scores])[0]
   line = command(*use, "--labels=f1", "--scores=encoder").line()
   assert line == "error: --labels=f1 needs probabilities; leave --scores=encoder out"
+  keys = [label["key"] for label in row["labels"]]
+  (some,) = map(json.loads, command(*use, "--documents", f"--exclude={keys[0]}", "--k=2").out.splitlines())
+  assert keys[0] not in (label["key"] for label in some["labels"]) and len(some["labels"]) == 2
+  (one,) = map(json.loads, command(*use, "--documents", f"--include={keys[0]}").out.splitlines())
+  assert [label["key"] for label in one["labels"]] == keys[:1]
+  assert one["labels"][0]["score"] == pytest.approx(scores[0], rel=0.02)
+  assert "include: 'nothing' is the key of no label" in command(*use, "--include=nothing").line()
   line = command(*use, "--threshold=50").line()
   assert line == "error: --threshold=50: scores are probabilities; set 0 to 1"
   serve = ("--mode=serve", f"--workdir={trained}", "--scores=hybrid", "--port=0", "--threshold=50")

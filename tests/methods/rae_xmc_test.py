@@ -17,6 +17,7 @@ from xmc_jax.retrieval.key_memory import UNCHOSEN, ChosenWeight, KeyMemory
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import evaluate, ranking
 from xmc_jax.runs import run as runs
+from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
@@ -360,7 +361,7 @@ def test_labels_that_are_not_reached_are_not_predicted(weighted, tmp_path):
   ids, scores, names = Model.load(workdir).predict(["bama relt"], 20)
   reached = int(np.sum(ids >= 0))
   assert 0 < reached < 20 and len(names[0]) == reached and np.all(np.isneginf(scores[0, reached:]))
-  commands.predict(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "out.jsonl"), 20)
+  commands.predict(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "out.jsonl"), LabelRequest(20))
   lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
   assert len(lines[0]["labels"]) == reached and all(label["id"] >= 0 for label in lines[0]["labels"])
 

@@ -22,6 +22,7 @@ from xmc_jax.retrieval.fusion import Tree
 from xmc_jax.retrieval.search import search
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import evaluate
+from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.evaluate import Ranking
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.predict import predict_lines
@@ -262,7 +263,7 @@ def test_a_model_builds_its_index_once(tmp_path, builds, monkeypatch):
     np.testing.assert_allclose(scores, np.take_along_axis(queries @ labels.T, ids, axis=1), atol=1e-5)
     assert names[0] == [run.dataset.labels.texts[label] for label in ids[0]]
   out = io.StringIO()
-  assert predict_lines(model, documents.of_lines(texts), out, 5, block=20) == 50
+  assert predict_lines(model, documents.of_lines(texts), out, LabelRequest(5), block=20) == 50
   assert len(out.getvalue().splitlines()) == 50
   assert builds == [labels.shape]
   with pytest.raises(UserError, match="k = 61: there are 60 labels; set 1 to 60"):

@@ -29,6 +29,7 @@ from xmc_jax.data import documents
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval import explanations
 from xmc_jax.runs import label_functions, ranking, trained
+from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.predict import predict_command, predict_lines
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -75,10 +76,12 @@ def test_training_from_python_refuses_what_cannot_work(tmp_path):
 def test_a_matrix_holds_what_lines_do(workdir, model, tmp_path, texts, block):
   (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
   path = tmp_path / "found.npz"
-  assert predict_command(workdir, str(tmp_path / "texts.txt"), str(path), 4, block=block) == len(texts)
+  assert predict_command(
+    workdir, str(tmp_path / "texts.txt"), str(path), LabelRequest(4), block=block
+  ) == len(texts)
   found, lines = sp.load_npz(path), io.StringIO()
   assert found.shape == (len(texts), len(model.labels))
-  predict_lines(model, documents.of_lines(texts), lines, 4, block)
+  predict_lines(model, documents.of_lines(texts), lines, LabelRequest(4), block)
   expected = [json.loads(line)["labels"] for line in lines.getvalue().splitlines()]
   assert all(label["key"] == f"l{label['id']}" for row in expected for label in row)
   assert json.loads(np.load(path)["keys.json"]) == list(model.keys) == [f"l{id_}" for id_ in range(60)]
@@ -94,7 +97,9 @@ def test_a_matrix_that_cannot_be_written_is_one_line(workdir, tmp_path):
   (tmp_path / "texts.txt").write_text("barn\n")
   (tmp_path / "file").touch()
   with pytest.raises(UserError, match=r"file/found\.npz: cannot be written"):
-    predict_command(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "file" / "found.npz"), 4)
+    predict_command(
+      workdir, str(tmp_path / "texts.txt"), str(tmp_path / "file" / "found.npz"), LabelRequest(4)
+    )
 
 
 def test_a_loaded_model_has_opened_all_that_it_answers_by(workdir, monkeypatch):
@@ -123,9 +128,9 @@ def explained(request, workdir, tmp_path_factory):
 
 def test_each_label_has_its_reason(explained):
   model, out = xmc_jax.Model.load(explained), io.StringIO()
-  assert predict_lines(model, documents.of_lines(TEXTS[:4]), out, 5, 3, explain=True) == 4
+  assert predict_lines(model, documents.of_lines(TEXTS[:4]), out, LabelRequest(5, explain=True), 3) == 4
   lines, plain = [json.loads(line) for line in out.getvalue().splitlines()], io.StringIO()
-  predict_lines(model, documents.of_lines(TEXTS[:4]), plain, 5, 3)
+  predict_lines(model, documents.of_lines(TEXTS[:4]), plain, LabelRequest(5), 3)
   known = model._run.dataset.train
   carriers = {text: {*labels.indices} for text, labels in zip(known.texts, known.unfiltered_positives)}
   for line, without in zip(lines, map(json.loads, plain.getvalue().splitlines()), strict=True):
@@ -147,11 +152,11 @@ def test_each_label_has_its_reason(explained):
 def test_a_source_that_finds_few_labels_gives_fewer(workdir):
   """No text shares a word with the last one: there is nothing to rank, and JSON has no infinity."""
   model, out = xmc_jax.Model.load(workdir, scores="lexical_labels"), io.StringIO()
-  predict_lines(model, documents.of_lines([model.labels[7], "zzz"]), out, 60, explain=True)
+  predict_lines(model, documents.of_lines([model.labels[7], "zzz"]), out, LabelRequest(60, explain=True))
   found, none = (json.loads(line)["labels"] for line in out.getvalue().splitlines())
   assert 0 < len(found) < 60 and found[0]["why"]["sources"]["lexical_labels"] == 1 and none == []
   assert all(label["id"] >= 0 and np.isfinite(label["score"]) for label in found)
-  assert interactive.labels_as_text(model, "zzz", 60) == ""
+  assert interactive.labels_as_text(model, "zzz", LabelRequest(60)) == ""
 
 
 def test_a_killed_command_goes_on_with_reasons_or_without(explained, tmp_path, capsys):
@@ -162,7 +167,7 @@ def test_a_killed_command_goes_on_with_reasons_or_without(explained, tmp_path, c
   source.write_text("".join(f"{text}\n" for text in TEXTS))
 
   def command(target: str, explain: bool) -> str:
-    predict_command(explained, str(source), str(tmp_path / target), 2, explain=explain, block=4)
+    predict_command(explained, str(source), str(tmp_path / target), LabelRequest(2, explain=explain), block=4)
     return capsys.readouterr().err
 
   for goes_on in (True, False):
@@ -185,7 +190,7 @@ def test_a_killed_command_goes_on_with_reasons_or_without(explained, tmp_path, c
 def _asked(model, typed: str, capsys, explain: bool = False) -> str:
   with create_pipe_input() as pipe, create_app_session(input=pipe, output=DummyOutput()):
     pipe.send_text(typed)
-    interactive.show_prompt(model, 3, explain)
+    interactive.show_prompt(model, LabelRequest(3, explain=explain))
   return capsys.readouterr().out
 
 
@@ -198,7 +203,7 @@ def test_enter_keeps_the_answer(model, capsys):
 @pytest.mark.parametrize("pasted", ["\x1b[200~barn\n\nkelt\x1b[201~", "barn\r\rkelt", "barn\n\nkelt"])
 def test_a_paste_is_one_text(model, capsys, pasted):
   """Also where the terminal does not mark it as one."""
-  expected = interactive.labels_as_text(model, "barn\n\nkelt", 3)
+  expected = interactive.labels_as_text(model, "barn\n\nkelt", LabelRequest(3))
   assert _asked(model, f"{pasted}\r\x04", capsys) == expected + "\n\n"
 
 
@@ -227,10 +232,10 @@ def test_labels_do_not_obey_a_stranger(capsys):
     def check_k(self, k):
       pass
 
-    def predict(self, texts, k):
+    def predict(self, texts, k, **_):
       return np.zeros((1, 1), int), np.ones((1, 1)), [list(self.labels)]
 
-  (line,) = interactive.labels_as_text(Stranger(), "a", 1).splitlines()
+  (line,) = interactive.labels_as_text(Stranger(), "a", LabelRequest(1)).splitlines()
   assert "\x1b" not in line and line.startswith("   1.000  �[2Jgone and more") and len(line) <= 120
 
 

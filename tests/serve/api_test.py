@@ -179,6 +179,16 @@ def test_labels_below_a_threshold_are_left_out():
       assert len(found["labels"]) == count and blank["labels"] == []
 
 
+def test_only_labels_that_are_asked_for_are_answers(stand_in):
+  ask = lambda **more: stand_in.post("/predict", json={"text": "abc", "k": 2, **more})
+  keys = lambda **more: [label["key"] for label in ask(**more).json()["predictions"][0]["labels"]]
+  assert keys(include=["l5", "l9", "l3"]) == ["l3", "l5"] and keys(exclude=["l0", "l2"]) == ["l1", "l3"]
+  assert keys(include=["l5"], exclude=["l5"]) == []
+  refused = ask(include=["l5", "x"])
+  assert refused.status_code == 422
+  assert refused.json()["error"] == "include: 'x' is the key of no label, such as 'l0'"
+
+
 def test_the_schema_describes_real_answers_and_names_the_limits(stand_in):
   schema = stand_in.get("/openapi.json").json()
   assert set(schema["paths"]) == {"/predict", "/embed", "/health", "/metrics"}

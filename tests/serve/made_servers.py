@@ -12,6 +12,7 @@ import numpy as np
 import xmc_jax
 from tests import command_lines, tiny_runs
 from xmc_jax.errors import UserError
+from xmc_jax.runs.label_filter import LabelFilter
 
 ROOT = pathlib.Path(__file__).parents[2]
 _TAKEN = "document.title='taken'"
@@ -51,15 +52,20 @@ class StandIn:
   def warm(self, num_texts, depths):
     pass
 
-  def predict(self, texts, k, explain=False, num_explained=0):
+  def where(self, include=(), exclude=()):
+    return LabelFilter(self.keys).where(tuple(include), tuple(exclude))
+
+  def predict(self, texts, k, explain=False, num_explained=0, include=(), exclude=()):
     self.batches.append((len(texts), k, explain))
     self.goes_on.wait(30)
     if "a bug" in texts:
       raise ZeroDivisionError("a bug")
-    ids = np.tile(np.arange(k, dtype=np.int32), (len(texts), 1))
+    where = self.where(include, exclude)
+    answers = np.arange(len(self.keys), dtype=np.int32) if where is None else np.flatnonzero(where)
+    ids = np.tile(answers[:k], (len(texts), 1))
     lengths = np.array([[len(text)] for text in texts])
     scores = (1 / (1 + ids + lengths)).astype(np.float32)
-    names = [list(self.labels[:k]) for _ in texts]
+    names = [[self.labels[i] for i in row] for row in ids]
     why = {"words": "1 similar text has it", "sources": {"memory": 1}}
     why["voters"] = [{"text": "a", "weight": 0.5}]
     return ids, scores, names, *([[[why] * (num_explained or k) for _ in texts]] if explain else [])

@@ -18,6 +18,7 @@ from xmc_jax.errors import UserError
 from xmc_jax.estimator import files
 from xmc_jax.retrieval.hybrid_model import HybridModel
 from xmc_jax.runs import evaluate, ranking
+from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic, run_folder
 from xmc_jax.training import combine
@@ -110,7 +111,7 @@ def test_every_way_to_predict_says_the_same(folder, both, tmp_path):
   sources = {name for of_text in why for one in of_text for name in one["sources"]}
   assert {"encoder of a", "memory of b"} <= sources
   (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-  commands.predict(folder / "both", str(tmp_path / "texts.txt"), str(tmp_path / "out.jsonl"), 3)
+  commands.predict(folder / "both", str(tmp_path / "texts.txt"), str(tmp_path / "out.jsonl"), LabelRequest(3))
   lines = [json.loads(line)["labels"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
   assert [[label["text"] for label in line] for line in lines] == names
   with TestClient(xmc_jax.serve.app(both, k=3)) as client:

@@ -21,6 +21,7 @@ from xmc_jax.data import documents
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.runs import create, evaluate, metric_writer
 from xmc_jax.runs import run as runs
+from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.predict import predict_lines
 from xmc_jax.training import loop
@@ -395,7 +396,7 @@ def test_predict_lines_writes_one_object_a_line_whatever_the_text(model):
     "no end",
   ]
   out = io.StringIO()
-  assert predict_lines(model, documents.of_lines(lines), out, k=60, block=2) == 7
+  assert predict_lines(model, documents.of_lines(lines), out, LabelRequest(60), block=2) == 7
   written = [json.loads(line) for line in out.getvalue().split("\n")[:-1]]
   assert [entry["text"] for entry in written] == [line.rstrip("\r\n") for line in lines]
   assert "日本語 🙂" in out.getvalue()

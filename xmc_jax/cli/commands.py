@@ -1,7 +1,6 @@
 """Runs each --mode: reads a config or a run's folder, and shows the result to the user."""
 
 import contextlib
-import math
 import pathlib
 import sys
 import tempfile
@@ -22,8 +21,9 @@ from xmc_jax.plan.table import table
 from xmc_jax.report import compare as compare  # the command of --mode=compare
 from xmc_jax.runs import create, label_frequency
 from xmc_jax.runs import run as runs
+from xmc_jax.runs.best_labels import LabelRequest, check_k
 from xmc_jax.runs.metric_writer import MetricWriter
-from xmc_jax.runs.model import Model, Threshold, check_k
+from xmc_jax.runs.model import Model
 from xmc_jax.runs.trained import to_test
 from xmc_jax.storage import atomic
 from xmc_jax.training import test_table
@@ -121,13 +121,11 @@ def predict(
   workdir: pathlib.Path,
   source: str,
   destination: str,
-  k: int,
+  request: LabelRequest,
   reading: Mapping[str, str] | None = None,
   scores: str = "",
   backend: str = "",
-  explain: bool = False,
   documents: bool = False,
-  threshold: Threshold = -math.inf,
   add_labels: str = "",
 ) -> None:
   """Runs `--mode=predict`: reads texts and writes only JSON lines; at a terminal it shows a prompt."""
@@ -136,9 +134,8 @@ def predict(
 
   opened: dict[str, Any] = {"scores": scores, "backend": backend, "add_labels": add_labels}
   if not (source or destination) and sys.stdin.isatty() and sys.stdout.isatty():
-    return interactive.show_prompt(Model.load(workdir, warm=False, **opened), k, explain, threshold)
-  how: dict[str, Any] = {"explain": explain, "whole": documents, "threshold": threshold, "reading": reading}
-  predict_command(workdir, source, destination, k, **opened, **how)
+    return interactive.show_prompt(Model.load(workdir, warm=False, **opened), request)
+  predict_command(workdir, source, destination, request, whole=documents, reading=reading, **opened)
 
 
 def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:

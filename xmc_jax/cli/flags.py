@@ -41,6 +41,10 @@ THRESHOLD = flags.DEFINE_float("threshold", -math.inf, "predict, serve: the leas
 LABELS = flags.DEFINE_string(
   "labels", "", "predict: which labels: f1 (the set with the best expected F1), a least score, or how many"
 )
+INCLUDE = flags.DEFINE_multi_string(
+  "include", [], "predict: the key of a label; only labels that are named are answers"
+)
+EXCLUDE = flags.DEFINE_multi_string("exclude", [], "predict: the key of a label that is never an answer")
 OUTPUT = flags.DEFINE_string(
   "output",
   "",
@@ -88,8 +92,8 @@ _OF_RUNS = ("compare", "combine")  # their arguments are folders of runs
 _USES = {
   **dict.fromkeys(_CONFIG_MODES, "config workdir distributed"),
   "evaluate": "workdir input output scores backend checkpoint distributed",
-  "predict": "workdir input output scores backend documents labels threshold k add_labels explain "
-  "distributed",
+  "predict": "workdir input output scores backend documents labels threshold k include exclude "
+  "add_labels explain distributed",
   "export": "workdir output scores add_labels distributed",
   "compare": "output scores distributed",
   "combine": "workdir",

@@ -1,28 +1,24 @@
 """Shows a prompt: the best labels of a text appear below it, and change while it is typed."""
 
 import functools
-import math
 import shutil
 import textwrap
-
-import numpy as np
 
 from xmc_jax import sanitize
 from xmc_jax.console import say
 from xmc_jax.retrieval import explanations
-from xmc_jax.runs.model import Model, Threshold, is_given
+from xmc_jax.runs.best_labels import LabelRequest, answers
+from xmc_jax.runs.model import Model
 
 _KEPT = 256  # texts whose labels are remembered: single keys often bring back an earlier text
 
 
-def show_prompt(model: Model, k: int, explain: bool = False, threshold: Threshold = -math.inf) -> None:
+def show_prompt(model: Model, request: LabelRequest) -> None:
   """Answers texts until Ctrl-D or Ctrl-C; Enter leaves a text and its labels on the screen.
 
   Args:
     model: ranks the labels.
-    k: how many labels are shown.
-    explain: show the reasons below each label.
-    threshold: the least score of a label, or BEST_F1.
+    request: which labels are shown; reasons stand below each.
   """
   # Imports here what only the prompt needs: it takes two thirds of a second.
   from prompt_toolkit import PromptSession
@@ -30,10 +26,8 @@ def show_prompt(model: Model, k: int, explain: bool = False, threshold: Threshol
   from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
   from prompt_toolkit.styles import Style
 
-  k = model.check_k(k, threshold)
-  answer = functools.lru_cache(_KEPT)(
-    functools.partial(labels_as_text, model, k=k, explain=explain, threshold=threshold)
-  )
+  request = request._replace(k=model.check_k(request.k, request.threshold))
+  answer = functools.lru_cache(_KEPT)(functools.partial(labels_as_text, model, request=request))
   say(f"{len(model.labels):,} labels; type a text to see its best ones; Enter keeps them, Ctrl-D ends")
   answer("a first text, so that all is compiled")
   keys = KeyBindings()
@@ -63,17 +57,15 @@ def show_prompt(model: Model, k: int, explain: bool = False, threshold: Threshol
       print(answer(text), end="\n\n")
 
 
-def labels_as_text(
-  model: Model, text: str, k: int, explain: bool = False, threshold: Threshold = -math.inf
-) -> str:
-  """Writes the k best labels of a text with scores, one a line, and reasons below; '' for an empty text."""
+def labels_as_text(model: Model, text: str, request: LabelRequest) -> str:
+  """Writes the best labels of a text with scores, one a line, and reasons below; '' for an empty text."""
   if not text.strip():
     return ""
-  more = {"explain": True} if explain else {}
-  ids, scores, names, *reasons = model.predict([text], k, **more)
-  given = np.where(is_given(scores, threshold), ids, -1)[0].tolist()
+  ids, scores, names, *reasons = answers(model, [text], request)
   width, lines = max(20, shutil.get_terminal_size().columns - 10), []
-  for id_, score, name, *why in zip(given, scores[0].tolist(), names[0], *(of[0] for of in reasons)):
+  for id_, score, name, *why in zip(
+    ids[0].tolist(), scores[0].tolist(), names[0], *(of[0] for of in reasons)
+  ):
     if id_ >= 0:
       shown = name if model.keys[id_] == name else f"{name} ({model.keys[id_]})"
       lines.append(f"{score:8.3f}  {_cut(sanitize.line(shown), width)}")

@@ -22,7 +22,8 @@ from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import ID, NAME, Labels, texts_of
 from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.estimator import fitted, settings
-from xmc_jax.runs.model import BEST_F1, Model, is_given
+from xmc_jax.runs.best_labels import BEST_F1, is_given
+from xmc_jax.runs.model import Model
 
 # Arguments that scikit-learn would otherwise take for metadata.
 _TEXTS = MappingProxyType({"texts": UNUSED})

@@ -23,7 +23,7 @@ from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.hybrid_model import HybridModel
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
-from xmc_jax.runs.model import best_labels, check_texts, reasons
+from xmc_jax.runs.best_labels import best_labels, check_texts, reasons
 from xmc_jax.storage import path_safety, whole_folder
 
 FORMAT, VERSION, MARKER = "xmc_jax export", 3, "export.json"

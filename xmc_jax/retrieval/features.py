@@ -23,7 +23,7 @@ class Candidates(NamedTuple):
   """Holds the candidate labels of a block of queries, to be ranked.
 
   Attributes:
-    ids: `[n, C]` int32, rising in each row, padded with -1.
+    ids: `[n, C]` int32, each once, labels that may be answers; others are -1.
     features: `[n, C, F]` float32; with several encoders, the features by each, side by side.
     found: by source, what it found; see `name_of`.
   """
@@ -63,19 +63,26 @@ def candidates(block: Block, sources: Sequence[str], k: int, times: int = 1) -> 
   ids = np.zeros((len(block.unit), 0), np.int32)
   for one in found.values():
     ids = merged(ids, one.ids)
+    ids = ids if one.some_ids is None else merged(ids, one.some_ids)
   if block.exclude is not None:
     ids = np.where(contained(ids, block.exclude), -1, ids)
   scores = np.stack([one.scores_of(ids) for one in found.values()], axis=-1)
   ranks = _ranks(ids, scores)
   by_ranks = np.where(ids >= 0, (1 / (_SMOOTH + ranks)).sum(axis=-1), -np.inf)
-  best = np.argsort(-by_ranks, axis=1, kind="stable")[:, : times * max(_KEPT, k + k // 2)]
+  num_kept, where = times * max(_KEPT, k + k // 2), block.queries.where
+  best = np.argsort(-by_ranks, axis=1, kind="stable")[:, :num_kept]
+  if where is not None:  # other labels stay while ranks are counted, so that a filter changes no probability
+    by_ranks = np.where(where[ids], by_ranks, -np.inf)
+    best = np.concatenate([best, np.argsort(-by_ranks, axis=1, kind="stable")[:, :num_kept]], axis=1)
   best = np.sort(best, axis=1)
   ids = np.take_along_axis(ids, best, axis=1)
+  ids[:, 1:][best[:, 1:] == best[:, :-1]] = -1
   scores, ranks = (np.take_along_axis(array, best[..., None], axis=1) for array in (scores, ranks))
   column = {name: place for place, name in enumerate(found)}
   own = [(part, [column[name_of(source, part.encoder)] for source in names]) for part, names in parts]
   features = [_features(part, ids, scores[..., columns], ranks[..., columns]) for part, columns in own]
-  return Candidates(ids, np.concatenate(features, axis=-1), found)
+  answers = ids if where is None else np.where(where[ids], ids, -1)
+  return Candidates(answers, np.concatenate(features, axis=-1), found)
 
 
 def _features(block: Block, ids: np.ndarray, scores: np.ndarray, ranks: np.ndarray) -> np.ndarray:

@@ -70,7 +70,8 @@ class HybridRanker:
 
     def work(found: Candidates) -> Ranking:
       one = found.found[name]
-      return first_of(one.ids, one.scores_of(one.ids), k)
+      ids = one.ids if one.some_ids is None else one.some_ids
+      return first_of(ids, one.scores_of(ids), k)
 
     return _joined(_each_block(self._retriever, queries, k, exclude, work, names=(name,)), k)
 

@@ -24,6 +24,7 @@ from xmc_jax.retrieval.search import Ranking, padding, values_at, with_bias_colu
 _NEAR = 64  # nearest training queries that are used, by embedding and by words each
 _VOTERS, _SHARPNESS = 50, 8  # a training query's vote is its cosine to this power
 _WORD_VOTERS = 20
+_NUM_FILTERS = 8  # sets of labels whose indexes are kept
 
 
 class Queries(NamedTuple):
@@ -32,10 +33,12 @@ class Queries(NamedTuple):
   Attributes:
     vectors: `[n, D]` float32 embeddings.
     texts: n texts.
+    where: `[L]` bool, True = a label that may be an answer; None is all.
   """
 
   vectors: np.ndarray
   texts: Sequence[str]
+  where: np.ndarray | None = None
 
 
 class Corpus(NamedTuple):
@@ -65,11 +68,13 @@ class Found(NamedTuple):
     ids: `[n, k]` int32, its best labels, best first, padded with -1.
     scores_of: `labels [n, C] -> scores [n, C]` float32; the score of label -1 is undefined.
     voters: the training queries that vote for labels; None for a source without votes.
+    some_ids: as `ids`, of the labels that may be answers; None is `ids`.
   """
 
   ids: np.ndarray
   scores_of: Callable[[np.ndarray], np.ndarray]
   voters: Neighbors | None = None
+  some_ids: np.ndarray | None = None
 
 
 class Retriever:
@@ -96,6 +101,9 @@ class Retriever:
     # Keeps only one copy of the points, as there may be millions.
     self.corpus = corpus = corpus._replace(label_vectors=by_scorer, point_vectors=self.points[:0])
     index = functools.partial(Index, backend=backend, devices=devices, patience=50)
+    self._some_labels = functools.lru_cache(_NUM_FILTERS)(
+      functools.partial(self._index_of, functools.partial(Index, backend="exact", devices=devices))
+    )
     self._used = {name: np.asarray(vectors.any(axis=0)) for name, vectors in corpus.label_vectors.items()}
     self._labels = {
       name: index(self.columns_of(name, vectors), name=f"{name} ranking")
@@ -126,10 +134,13 @@ class Retriever:
     """
     vectors = _finite(queries.vectors)
     queries = queries._replace(vectors=with_bias_column(vectors, len(self._used["encoder"])))
-    ranked = {
-      name: index.search(self.columns_of(name, queries.vectors), k, exclude=exclude)
-      for name, index in self._labels.items()
-    }
+    ranked, some_ids = {}, {}
+    for name, index in self._labels.items():
+      columns = self.columns_of(name, queries.vectors)
+      ranked[name] = index.search(columns, k, exclude=exclude)
+      if queries.where is not None:
+        labels, some = self._some_labels(name, queries.where.tobytes())
+        some_ids[name] = labels[some.search(columns, min(k, len(labels))).ids]
     unit = unit_rows(vectors)
     num_near = min(_NEAR, len(self.points))
     near = self._memory.search(unit, num_near) if self._memory else padding(len(unit), 0)
@@ -138,16 +149,22 @@ class Retriever:
       rows = slice(start, start + size)
       return Block(
         self,
-        Queries(queries.vectors[rows], queries.texts[rows]),
+        Queries(queries.vectors[rows], queries.texts[rows], queries.where),
         k,
         unit=unit[rows],
         ranked={name: Ranking(ranking.ids[rows], ranking.scores[rows]) for name, ranking in ranked.items()},
+        some_ids={name: ids[rows] for name, ids in some_ids.items()},
         near=Ranking(near.ids[rows], near.scores[rows]),
         exclude=None if exclude is None else exclude[rows],
         of_words=QueryWords(self.words, queries.texts[rows], num_near),
       )
 
     return [block(start) for start in range(0, len(unit), size)]
+
+  def _index_of(self, index: Callable[..., Index], name: str, where: bytes) -> tuple[np.ndarray, Index]:
+    """Returns the ids of some labels, and the index of their vectors."""
+    labels = np.flatnonzero(np.frombuffer(where, bool)).astype(np.int32)
+    return labels, index(self.columns_of(name, self.corpus.label_vectors[name][labels]))
 
   def columns_of(self, name: str, vectors: np.ndarray) -> np.ndarray:
     """Returns the columns of query or label vectors that the source `name` uses."""
@@ -165,6 +182,7 @@ class Block:
     k: number of labels that each source finds.
     unit: `[n, D]` unit embeddings.
     ranked: by source, labels ranked by vectors.
+    some_ids: by source, the best labels that may be answers, where not all may.
     near: `[n, m]` nearest training queries, and their cosines.
     exclude: CSR `[n, L]`, or None.
     of_words: what is known by words.
@@ -177,6 +195,7 @@ class Block:
   k: int
   unit: np.ndarray
   ranked: Mapping[str, Ranking]
+  some_ids: Mapping[str, np.ndarray]
   near: Ranking
   exclude: sp.csr_matrix | None
   of_words: QueryWords
@@ -191,7 +210,11 @@ class Block:
     """Returns the labels with the largest scores in a CSR `[n, L]`, without excluded pairs."""
     if self.exclude is not None:
       scores = (scores - scores.multiply(self.exclude)).tocsr()
-    return Found(largest(scores, self.k)[0], functools.partial(values_at, scores), voters)
+    some_ids, where = None, self.queries.where
+    if where is not None:
+      values = scores.data * where[scores.indices]
+      some_ids = largest(sp.csr_matrix((values, scores.indices, scores.indptr), scores.shape), self.k)[0]
+    return Found(largest(scores, self.k)[0], functools.partial(values_at, scores), voters, some_ids)
 
 
 def _by_vectors(name: str, block: Block) -> Found:
@@ -210,7 +233,7 @@ def _by_vectors(name: str, block: Block) -> Found:
     products = np.matmul(picked, queries[:, :, None])[..., 0] / temperature
     return np.exp(np.minimum(products - largest_score, 0)) / np.maximum(total, np.finfo(np.float32).tiny)
 
-  return Found(ranking.ids, scores_of)
+  return Found(ranking.ids, scores_of, some_ids=block.some_ids.get(name))
 
 
 def memory(block: Block) -> Found:

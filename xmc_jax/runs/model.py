@@ -1,103 +1,24 @@
-"""Predicts labels from Python with a trained run; `Exported.predict` shares its checks and its result."""
+"""Predicts labels from Python with a trained run."""
 
 import functools
 import itertools
 import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import metrics
 from xmc_jax.errors import UserError
-from xmc_jax.retrieval.explanations import as_dict
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import evaluate, label_functions, ranking
 from xmc_jax.runs import run as runs
+from xmc_jax.runs.best_labels import BEST_F1, Threshold, best_labels, check_k, check_texts, reasons
+from xmc_jax.runs.label_filter import LabelFilter
 from xmc_jax.runs.trained import Trained
-
-BEST_F1: Literal["f1"] = "f1"  # as a threshold: the set of labels with the best expected F1
-Threshold = float | Literal["f1"]
-
-
-def check_texts(texts: Sequence[str]) -> None:
-  """Raises UserError unless `texts` is a sequence of str, such as a list, an array or a column."""
-  if (
-    isinstance(texts, str)
-    or not hasattr(texts, "__len__")
-    or not all(isinstance(text, str) for text in texts)
-  ):
-    raise UserError("texts must be a list of str, such as ['a window manager']")
-
-
-def check_k(k: int, num_labels: int, threshold: Threshold = -math.inf) -> int:
-  """Returns k; with a threshold, which leaves labels out in any case, at most the number of labels.
-
-  Raises:
-    UserError: it is not from 1 to the number of labels.
-  """
-  k = min(k, num_labels) if threshold != -math.inf else k
-  if not 1 <= k <= num_labels:
-    raise UserError(f"k = {k}: there are {num_labels} labels; set 1 to {num_labels}")
-  return k
-
-
-def is_given(scores: np.ndarray, threshold: Threshold) -> np.ndarray:
-  """Returns `[n, k]` bool, whether labels of these scores `[n, k]`, best first, are among those to give.
-
-  They are if their score is at least `threshold`, or with BEST_F1 in the set of the best expected F1.
-  """
-  if threshold == BEST_F1:
-    return np.arange(scores.shape[1]) < metrics.best_f1_sizes(scores)[:, None]
-  return scores >= threshold
-
-
-def best_labels(
-  texts: Sequence[str],
-  k: int,
-  labels: Sequence[str],
-  embed: Callable[[Sequence[str]], np.ndarray],
-  rank: Callable[[Queries, int], Ranking],
-  why: Callable[[Queries, np.ndarray], list[list[dict]]] | None = None,
-) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
-  """Ranks the k best labels of each text.
-
-  Args:
-    texts: n texts.
-    k: labels per text.
-    labels: the texts of all labels, by id.
-    embed: `texts -> [n, D]`; not called without texts.
-    rank: `(queries, k) -> Ranking`; not called without texts.
-    why: `(queries, ids [n, k]) -> a dict for each label of each text`, the reasons; None leaves them out.
-
-  Returns:
-    ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
-    If fewer labels are ranked, ids are padded with -1, scores with -inf, and the list is shorter. With
-    `why`, its result is the fourth element.
-
-  Raises:
-    UserError: k is out of range, or `texts` is not a list of texts.
-  """
-  check_k(k, len(labels))
-  check_texts(texts)
-  queries = Queries(embed(texts) if len(texts) else np.zeros((0, 0), np.float32), texts)
-  none = Ranking(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))
-  ranking = rank(queries, k) if len(texts) else none
-  names = [[labels[label] for label in row if label >= 0] for row in ranking.ids]
-  ranked = ranking.ids, ranking.scores, names
-  if why is None:
-    return ranked
-  return *ranked, why(queries, ranking.ids) if len(texts) else []
-
-
-def reasons(ranker: HybridRanker, queries: Queries, ids: np.ndarray) -> list[list[dict]]:
-  """Explains why labels `[n, k]` were ranked: a dict for each label of each text; see `Model.predict`."""
-  explained = ranker.explain(queries, ids)
-  return [[as_dict(reason, ranker.point_texts) for reason in of_text] for of_text in explained]
 
 
 class Model:
@@ -163,6 +84,21 @@ class Model:
   def keys(self) -> Sequence[str]:
     """Returns the keys of the L labels, by id: the user's own names for them; texts where there are none."""
     return self._run.dataset.label_keys
+
+  def where(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> np.ndarray | None:
+    """Returns `[L]` bool, True = a label that these keys leave to `predict`; None is all.
+
+    Raises:
+      UserError: a key is no label's, or the scores are a method's own, which rank all labels.
+    """
+    where = self._filter.where(tuple(include), tuple(exclude))
+    if where is not None and self._chosen != "hybrid" and self._chosen not in configs.SOURCES:
+      raise UserError(f"include and exclude do not go with --scores={self._chosen}; give --scores=hybrid")
+    return where
+
+  @functools.cached_property
+  def _filter(self) -> LabelFilter:
+    return LabelFilter(self.keys)
 
   @property
   def gives_probabilities(self) -> bool:
@@ -235,7 +171,13 @@ class Model:
     return check_k(k, len(self.labels), threshold)
 
   def predict(
-    self, texts: Sequence[str], k: int = 5, explain: bool = False, num_explained: int = 0
+    self,
+    texts: Sequence[str],
+    k: int = 5,
+    explain: bool = False,
+    num_explained: int = 0,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
   ) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
     """Ranks the k best labels of each text.
 
@@ -244,6 +186,7 @@ class Model:
       k: labels per text, 1 to L.
       explain: also return the reasons, as a fourth result.
       num_explained: labels per text that get reasons, the best ones; 0 is all.
+      include, exclude: keys of the labels that alone, or that never, are answers; () is no limit.
 
     Returns:
       ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
@@ -254,8 +197,9 @@ class Model:
       rank there; 'voters', at most three training texts that voted for it, with weights.
 
     Raises:
-      UserError: k is out of range, or `texts` is not a list of texts.
+      UserError: k is out of range, `texts` is not a list of texts, or a key is no label's.
     """
+    where = self.where(include, exclude)
 
     def why(queries: Queries, ids: np.ndarray) -> list[list[dict]]:
       # Padding keeps the depth of the search, so that the number of reasons compiles and tunes nothing.
@@ -266,7 +210,7 @@ class Model:
       self.open(explain)
       return self._rank(queries, k)
 
-    return best_labels(texts, k, self.labels, self.embed, rank, why if explain else None)
+    return best_labels(texts, k, self.labels, self.embed, rank, why if explain else None, where)
 
   def warm(self, num_texts: int, depths: Sequence[int] = (10,)) -> None:
     """Opens all that answers need, and compiles for every shape, so that no later answer waits for XLA.

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import json
-import math
 import os
 import pathlib
 import sys
@@ -21,7 +20,8 @@ from xmc_jax.data.prepared import options_for
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.runs import evaluate
-from xmc_jax.runs.model import Model, Threshold, check_k, is_given
+from xmc_jax.runs.best_labels import LabelRequest, answers, check_k
+from xmc_jax.runs.model import Model
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import atomic, checksums, run_folder
 from xmc_jax.storage.line_file import written_whole
@@ -31,10 +31,8 @@ def predict_lines(
   model: Model,
   documents: Iterable[Document],
   out: IO[str],
-  k: int,
+  request: LabelRequest,
   block: int = 1024,
-  explain: bool = False,
-  threshold: Threshold = -math.inf,
 ) -> int:
   """Writes one JSON object a line for each document; holds one block in memory at a time.
 
@@ -42,16 +40,14 @@ def predict_lines(
     model: predicts the labels.
     documents: the texts; a blank one gets no labels.
     out: the file to write to.
-    k: labels per text; fewer if the model finds fewer.
+    request: which labels; reasons are under 'why'.
     block: texts predicted together.
-    explain: whether each label gets 'why', the reasons that `Model.predict` returns.
-    threshold: the least score of a label, or BEST_F1.
 
   Returns:
     The number of documents.
   """
   done = 0
-  for part, ids, scores, *rest in _predicted(model, documents, k, block, threshold, explain):
+  for part, ids, scores, *rest in _predicted(model, documents, request, block):
     for document, row in zip(part, zip(ids.tolist(), scores.tolist(), *rest)):
       out.write(json_line(document, (label for label in zip(*row) if label[0] >= 0), model.keys))
     out.flush()
@@ -63,9 +59,8 @@ def predict_matrix(
   model: Model,
   documents: Iterable[Document],
   path: pathlib.Path,
-  k: int,
+  request: LabelRequest,
   block: int = 1024,
-  threshold: Threshold = -math.inf,
 ) -> int:
   """Writes scores as CSR `[n, L]`, like predictions/test.npz; the entries of a row are best first.
 
@@ -77,8 +72,8 @@ def predict_matrix(
   Raises:
     UserError: it cannot be written.
   """
-  blocks = [(ids, scores) for _, ids, scores, *_ in _predicted(model, documents, k, block, threshold)]
-  none = np.zeros((0, k), np.int32), np.zeros((0, k), np.float32)
+  blocks = [(ids, scores) for _, ids, scores, *_ in _predicted(model, documents, request, block)]
+  none = np.zeros((0, request.k), np.int32), np.zeros((0, request.k), np.float32)
   ids, scores = (np.concatenate(parts) for parts in zip(none, *blocks))
   if runtime.is_main_process():
     evaluate.save_predictions(evaluate.Ranking(ids, scores), model.keys, path)
@@ -86,7 +81,7 @@ def predict_matrix(
 
 
 def _predicted(
-  model: Model, documents: Iterable[Document], k: int, block: int, threshold: Threshold, explain: bool = False
+  model: Model, documents: Iterable[Document], request: LabelRequest, block: int
 ) -> Iterator[tuple]:
   """Yields `block` documents at a time, and what `Model.predict` returns for them.
 
@@ -95,9 +90,9 @@ def _predicted(
   documents = iter(documents)
   while part := list(itertools.islice(documents, block)):
     texts = [document.text for document in part]
-    ids, scores, *rest = model.predict(texts, k, explain=explain)
+    ids, *rest = answers(model, texts, request)
     has_text = np.array([[bool(text.strip())] for text in texts])
-    yield part, np.where(has_text & is_given(scores, threshold), ids, -1), scores, *rest
+    yield part, np.where(has_text, ids, -1), *rest
 
 
 def json_line(
@@ -134,56 +129,54 @@ def predict_command(
   workdir: pathlib.Path,
   source: str,
   destination: str,
-  k: int,
+  request: LabelRequest,
   scores: str = "",
   backend: str = "",
-  explain: bool = False,
   block: int = 1024,
   whole: bool = False,
-  threshold: Threshold = -math.inf,
   add_labels: str = "",
   reading: Mapping[str, str] | None = None,
 ) -> int:
   """Runs `--mode=predict` and returns the number of texts; '' is standard input, or standard output.
 
-  A destination that ends with .npz becomes a CSR matrix; any other gets JSON lines, with reasons if `explain`
-  is set. From a file to a file, the output appears only when it is complete. If the process is killed before
-  that, the same command continues the JSON lines. With `whole`, each file is one text; `threshold` is the
-  least score of a label or BEST_F1, `add_labels` a file of more labels; `reading` are keys of `config.data`
-  to read by.
+  A destination that ends with .npz becomes a CSR matrix; any other gets JSON lines, with reasons if they are
+  requested. From a file to a file, the output appears only when it is complete. If the process is killed
+  before that, the same command continues the JSON lines. With `whole`, each file is one text; `add_labels` is
+  a file of more labels; `reading` are keys of `config.data` to read by.
 
   Raises:
     UserError: the input, the output, the run or an argument is at fault; the message names it in one line.
   """
   source = os.path.expanduser(source)
-  _check_files(source, destination, explain)
+  _check_files(source, destination, request.explain)
   manifest = data.read_manifest(workdir / "data")
   num_labels = manifest["counts"]["labels"]["texts"]
   if not add_labels:  # else they count, too
-    check_k(k, num_labels, threshold)
+    check_k(request.k, num_labels, request.threshold)
   options = options_for(manifest, pathlib.Path(source), reading)
   texts = documents_of(source, whole, options)
   with contextlib.ExitStack() as files:
     model = Model.load(workdir, scores=scores, backend=backend, warm=False, add_labels=add_labels)
-    k = model.check_k(k, threshold)
+    request = request._replace(k=model.check_k(request.k, request.threshold))
+    model.where(request.include, request.exclude)
     files.callback(_say_cut, model)
     if destination.endswith(".npz"):
-      count = predict_matrix(model, texts, pathlib.Path(destination), k, block, threshold)
+      count = predict_matrix(model, texts, pathlib.Path(destination), request, block)
       size = f"{count:,} texts x {len(model.labels):,} labels"
-      say(f"written to {destination}: {size}, at most {k} scores a text")
+      say(f"written to {destination}: {size}, at most {request.k} scores a text")
       return count
     if not (source and runtime.is_alone() and atomic.is_plain_file(destination)):
-      return predict_lines(model, texts, _opened(destination, files), k, block, explain, threshold)
-    model.open(explain)  # before the identity, which includes files that this may write
+      return predict_lines(model, texts, _opened(destination, files), request, block)
+    model.open(request.explain)  # before the identity, which includes files that this may write
     added = [model.labels[label] for label in range(num_labels, len(model.labels))]
-    settings = [k, scores, backend, explain, whole, str(threshold), added, *options]
+    settings = [*map(str, request), scores, backend, whole, added, *options]
     made_of = _identity(workdir, model.step, source, settings)
     out, done = files.enter_context(written_whole(pathlib.Path(destination), made_of, block))
     if done:
       say(f"predict: going on after {done:,} texts")
     rest = itertools.islice(texts, done, None)
-    done += predict_lines(model, rest, out, k, block, explain, threshold)
-  say(f"written to {destination}: {done:,} texts, at most {k} labels each")
+    done += predict_lines(model, rest, out, request, block)
+  say(f"written to {destination}: {done:,} texts, at most {request.k} labels each")
   return done
 
 

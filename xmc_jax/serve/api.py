@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 
 import xmc_jax
 from xmc_jax.errors import UserError
+from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.model import Model
 from xmc_jax.serve import answers, schemas
 from xmc_jax.serve.guard import Guard, host_names
@@ -129,9 +130,15 @@ def _add_model_routes(api: FastAPI, worker: ModelWorker, default_k: int, least: 
     asked: Any = body
     texts = _texts_of(asked, worker.limits.max_text_length)
     k = default_k if asked.k is None else asked.k
-    labels = await _answered(worker.predict(texts, k, asked.explain), request) if texts else []
+    include, exclude = tuple(asked.include), tuple(asked.exclude)
+    try:
+      worker.model.where(include, exclude)
+    except UserError as fault:
+      raise HTTPException(422, str(fault)) from None
+    labels = LabelRequest(k, explain=asked.explain, include=include, exclude=exclude)
+    found = await _answered(worker.predict(texts, labels), request) if texts else []
     threshold = least if asked.threshold is None else asked.threshold
-    return answers.predictions([_above(threshold, text, of) for text, of in zip(texts, labels)])
+    return answers.predictions([_above(threshold, text, of) for text, of in zip(texts, found)])
 
   @api.post("/embed", response_model=schemas.EmbedAnswer, responses=_WITH_BODY)
   async def embed(body: EmbedRequest, request: Request) -> Response:  # type: ignore[valid-type]

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xmc_jax.serve.options import Limits
 
+_MOST_KEYS = 10_000  # of labels, in a request
 _TEXT = "play music from the command line"
 _WHY = {
   "words": "the model learnt that it fits such texts; 1 similar text has it",
@@ -41,6 +42,12 @@ def request_bodies(limits: Limits) -> tuple[type[BaseModel], type[BaseModel]]:
     )
     threshold: float | None = Field(
       None, description="The least score of a label; the server's own if not given.", allow_inf_nan=False
+    )
+    include: Annotated[list[str], Field(max_length=_MOST_KEYS)] = Field(
+      [], description="Keys of labels: only these are answers; all if none is given."
+    )
+    exclude: Annotated[list[str], Field(max_length=_MOST_KEYS)] = Field(
+      [], description="Keys of labels that are no answers."
     )
     explain: bool = Field(False, description="Whether each label gets its reasons, `why`.")
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.model import Model
 from xmc_jax.serve.options import Limits
 
@@ -28,11 +29,10 @@ class Busy(Exception):
 
 
 class _Job(NamedTuple):
-  """Holds a request that waits: its texts; labels per text, 0 to embed; whether to explain."""
+  """Holds what waits: texts, and the labels that each gets; k = 0 asks for embeddings."""
 
   texts: Sequence[str]
-  k: int
-  explain: bool
+  request: LabelRequest
   answer: Future
 
 
@@ -74,8 +74,8 @@ class ModelWorker:
         self._thread.start()
     return self._ready
 
-  def predict(self, texts: Sequence[str], k: int, explain: bool = False) -> Future:
-    """Queues texts for their k best labels.
+  def predict(self, texts: Sequence[str], request: LabelRequest) -> Future:
+    """Queues texts for their best labels; a threshold does not count.
 
     Returns:
       A future of a list of labels for each text, best first.
@@ -83,11 +83,11 @@ class ModelWorker:
     Raises:
       Busy: too many texts wait, or the worker is stopping.
     """
-    return self._submit(_Job(texts, k, explain, Future()))
+    return self._submit(_Job(texts, request, Future()))
 
   def embed(self, texts: Sequence[str]) -> Future:
     """Queues texts for their embeddings; returns a future of `[n, D]` float32. Raises Busy as `predict`."""
-    return self._submit(_Job(texts, 0, False, Future()))
+    return self._submit(_Job(texts, LabelRequest(0), Future()))
 
   def close(self) -> None:
     """Refuses what waits, and new texts from now on; the thread ends after its batch."""
@@ -157,7 +157,7 @@ class ModelWorker:
     texts = [text for job in jobs for text in job.texts]
     ends = np.cumsum([len(job.texts) for job in jobs])
     try:
-      answers = self._predicted(texts, jobs) if jobs[0].k else self.model.embed(texts)
+      answers = self._predicted(texts, jobs) if jobs[0].request.k else self.model.embed(texts)
     except BaseException as error:
       if len(jobs) == 1:
         jobs[0].answer.set_exception(error)
@@ -167,14 +167,17 @@ class ModelWorker:
       return
     for job, end in zip(jobs, ends):
       part = answers[end - len(job.texts) : end]
-      job.answer.set_result([labels[: job.k] for labels in part] if job.k else part)
+      k = job.request.k
+      job.answer.set_result([labels[:k] for labels in part] if k else part)
 
   def _predicted(self, texts: Sequence[str], jobs: Sequence[_Job]) -> list[list[Label]]:
     """Returns labels of each text, as many as the most greedy of the requests wants, or more."""
-    wanted, explain = max(job.k for job in jobs), jobs[0].explain
+    wanted, (_, _, explain, include, exclude) = max(job.request.k for job in jobs), jobs[0].request
     k = min(_FEW_LABELS, self.limits.max_k) if wanted <= _FEW_LABELS else self.limits.max_k
     # Reasons cost time for each label, so only labels that are wanted get them.
-    ids, scores, names, *reasons = self.model.predict(texts, k, explain=explain, num_explained=wanted)
+    ids, scores, names, *reasons = self.model.predict(
+      texts, k, explain=explain, num_explained=wanted, include=include, exclude=exclude
+    )
     found: list[list[Label]] = []
     for row, of_text in enumerate(names):
       labels = zip(ids[row].tolist(), of_text, scores[row].tolist())
@@ -188,8 +191,8 @@ class ModelWorker:
 
 
 def _alike(jobs: Sequence[_Job]) -> list[list[_Job]]:
-  """Groups requests that the model can answer together: embeddings, labels, labels with reasons."""
-  kinds: dict[tuple[bool, bool], list[_Job]] = {}
+  """Groups requests that the model can answer together: those that differ in the number of labels alone."""
+  kinds: dict[tuple, list[_Job]] = {}
   for job in jobs:
-    kinds.setdefault((job.k > 0, job.explain), []).append(job)
+    kinds.setdefault((job.request.k > 0, *job.request[2:]), []).append(job)
   return list(kinds.values())
