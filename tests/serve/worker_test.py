@@ -86,9 +86,8 @@ def test_texts_beyond_the_queue_are_refused_and_those_in_it_answered(made):
     worker.embed(["a"])
   model.goes_on.set()
   assert [len(answer.result(10)) for answer in (first, *kept)] == [1, 2, 3]
-  assert (
-    len(worker.predict(["a"] * 9, LabelRequest(1)).result(10)) == 9
-  )  # with none before it, any request is taken
+  alone = worker.predict(["a"] * 9, LabelRequest(1))  # with none before it, any request is taken
+  assert len(alone.result(10)) == 9
 
 
 def test_requests_for_other_labels_are_answered_apart(made):
