@@ -4,6 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from sklearn.metrics import f1_score
 
 from xmc_jax import metrics
 
@@ -37,3 +39,26 @@ def test_padding_counts_as_wrong_and_many_texts_as_one():
   assert [metrics.best_f1_sizes(row[None])[0] for row in probabilities[::50]] == sizes[::50].tolist()
   assert metrics.best_f1_sizes(np.zeros((2, 4))).tolist() == [1, 1]
   assert metrics.best_f1_sizes(np.zeros((0, 4))).tolist() == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_of_sets_equal_scikit_learns(seed):
+  """Macro-F1 is over labels that occur, as others would only count the size of the label space."""
+  rng = np.random.default_rng(seed)
+  truth, given = rng.random((20, 30)) < 0.06, rng.random((20, 30)) < 0.06
+  ids = np.full((20, 30), -1)
+  for row, labels in enumerate(given):
+    ids[row, : labels.sum()] = rng.permutation(np.flatnonzero(labels))
+  found = metrics.score_sets(ids, sp.csr_array(truth))
+  seen = np.flatnonzero((truth | given).any(axis=0))
+  f1 = lambda average, labels=None: f1_score(truth, given, average=average, labels=labels, zero_division=0)
+  assert found.sample_f1 == pytest.approx(f1("samples"))
+  assert found.micro_f1 == pytest.approx(f1("micro")) and found.macro_f1 == pytest.approx(f1("macro", seen))
+  assert found.mean_size == given.sum(axis=1).mean()
+  for values, expected in zip(found, (given, truth, truth & given)):
+    np.testing.assert_array_equal(values, expected.sum(axis=0))
+
+
+def test_scores_of_nothing_are_0():
+  found = metrics.score_sets(np.full((2, 3), -1), sp.csr_array((2, 4)))
+  assert (found.sample_f1, found.micro_f1, found.macro_f1, found.mean_size) == (0, 0, 0, 0)

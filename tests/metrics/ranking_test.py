@@ -26,13 +26,14 @@ def reference(predictions, truths, ks, inverse_propensity):
   """Every metric by its definition, one prediction at a time: a list of ids and a set of true ids per row."""
   out = {}
   for k in ks:
-    precision = ndcg = recall = labelled = 0.0
+    precision = ndcg = recall = labelled = f1 = 0.0
     gain = best_gain = discounted = best_discounted = 0.0
     for ranked, true in zip(predictions, truths):
       hits = [(rank, label) for rank, label in enumerate(ranked[:k], 1) if label in true]
       ideal = sum(discount(rank) for rank in range(1, min(k, len(true)) + 1))
       rarest_first = sorted((inverse_propensity[label] for label in true), reverse=True)[:k]
       precision += len(hits) / k
+      f1 += 2 * len(hits) / (k + len(true))
       gain += sum(inverse_propensity[label] for _, label in hits)
       best_gain += sum(rarest_first)
       if true:
@@ -44,6 +45,7 @@ def reference(predictions, truths, ks, inverse_propensity):
     rows = len(truths)
     out[f"P@{k}"] = precision / rows
     out[f"nDCG@{k}"] = ndcg / rows
+    out[f"F1@{k}"] = f1 / rows
     out[f"R@{k}"] = recall / labelled if labelled else 0.0
     out[f"PSP@{k}"] = gain / best_gain if best_gain else 0.0
     out[f"PSnDCG@{k}"] = discounted / best_discounted if best_discounted else 0.0
@@ -73,11 +75,13 @@ def test_hand_worked_numbers():
     "P@1": 1 / 3,  # one of three first places
     "nDCG@1": 1 / 3,
     "R@1": (1 / 2 + 0 / 3) / 2,  # row 2 has nothing to recall and is skipped
+    "F1@1": 2 / (1 + 2) / 3,
     "PSP@1": 3 / (3 + 5),  # obtained: label 2; obtainable: labels 2 and 4
     "PSnDCG@1": 3 / (3 + 5),
     "P@3": (2 + 1 + 0) / (3 * 3),
     "nDCG@3": ((1 + 1 / 2) / (1 + LOG3) + LOG3 / (1 + LOG3 + 1 / 2)) / 3,
     "R@3": (2 / 2 + 1 / 3) / 2,
+    "F1@3": (4 / (3 + 2) + 2 / (3 + 3)) / 3,
     "PSP@3": (3 + 1 + 5) / ((3 + 1) + (5 + 4 + 2)),
     "PSnDCG@3": ((3 + 1 / 2) / (1 + LOG3) + 5 * LOG3 / (1.5 + LOG3))
     / ((3 + LOG3) / (1 + LOG3) + (5 + 4 * LOG3 + 2 / 2) / (1.5 + LOG3)),
@@ -98,7 +102,7 @@ def test_equals_the_definitions(case):
 
 
 def test_without_propensities_there_are_no_propensity_scores():
-  names = [f"{name}@{k}" for k in (1, 3, 5) for name in ("P", "nDCG", "R")]
+  names = [f"{name}@{k}" for k in (1, 3, 5) for name in ("P", "nDCG", "R", "F1")]
   assert list(metrics.evaluate(IDS, TRUTH)) == names
 
 

@@ -1,12 +1,15 @@
 """A page of a run that ranks by all sources, or by one: one scale, reliability, reasons."""
 
+import csv
 import html
 import json
 import re
 
 import numpy as np
+import pytest
 from page_runs import HOSTILE, written
 
+from xmc_jax import metrics
 from xmc_jax.report import scores
 from xmc_jax.runs import evaluate
 
@@ -44,6 +47,18 @@ def test_reliability_is_that_of_all_ranked_labels(hybrid_run, undrawn):
   assert said in words and f", {100 * report['ece_first']:.2f} over the first label" in words
   # The last row of the table keeps everything.
   assert f" {len(right) / len(truth):.2f} {100 * right.mean():.1f} Examples" in words
+
+
+def test_the_table_of_labels_counts_what_sets_give(hybrid_run, undrawn):
+  written(hybrid_run)
+  with (hybrid_run.run.workdir / "report" / "labels.csv").open(encoding="utf-8", newline="") as file:
+    rows = list(csv.DictReader(file))
+  sizes = metrics.best_f1_sizes(hybrid_run.ranking.scores)
+  given = np.concatenate([ids[:size] for ids, size in zip(hybrid_run.ranking.ids, sizes)])
+  for label, row in enumerate(rows):
+    right, wrong, missed = (int(row[name]) for name in ("TP", "FP", "FN"))
+    assert right + wrong == (given == label).sum() and right + missed == int(row["test_points"])
+    assert float(row["F1"]) == pytest.approx(2 * right / max(2 * right + wrong + missed, 1), abs=1e-4)
 
 
 def test_each_label_that_is_shown_has_its_reason(hybrid_run, undrawn):

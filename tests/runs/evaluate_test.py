@@ -63,7 +63,7 @@ RANKING = Ranking(
 
 def test_metrics_by_hand():
   found = evaluate.score(_run(TRAIN, 3), SPLIT, RANKING)
-  names = ("P", "nDCG", "R", "PSP", "PSnDCG", "coverage")
+  names = ("P", "nDCG", "R", "F1", "PSP", "PSnDCG", "coverage")
   assert set(found) == {f"{name}@{k}" for name in names for k in (1, 3)}
   assert list(evaluate.shown(found)) == ["P@1", "P@3", "nDCG@1", "nDCG@3", "PSP@1", "PSP@3"]
   assert found["P@1"] == pytest.approx(1 / 3)  # the third row has no labels, and counts as 0
@@ -121,6 +121,8 @@ def test_probabilities_are_held_against_the_truth(tmp_path):
   assert found["ece"] == pytest.approx((0.1 + 2 * 0.2 + 0.7 + 0.4 + 0.5 + 0.6 + 0.1) / 8)
   assert found["ece_first"] == pytest.approx((0.1 + 0.6 + 0.4) / 3)
   assert found["note"] == ""  # three rows prove nothing
+  sets = json.loads((tmp_path / "report" / "metrics.json").read_text())["sets"]
+  assert 1 <= sets["mean_size"] <= 3 and 0 < sets["sample_f1"] < 1
   assert evaluate.stored_report(tmp_path, "", 1)["calibration"] == found
   assert evaluate.stored_report(tmp_path, "", 2) == evaluate.stored_report(tmp_path, "_fused", 1) == {}
 

@@ -1,7 +1,13 @@
-"""Chooses how many of a text's best labels to give, for the best F1 that can be expected."""
+"""Chooses how many of a text's best labels to give, and measures sets of labels."""
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from xmc_jax.metrics.hits import Sparse, as_truth, find_hits
+from xmc_jax.metrics.ranking import ratio
+from xmc_jax.types import Array
 
 _BLOCK = 256  # texts computed at once
 
@@ -27,6 +33,54 @@ def best_f1_sizes(probabilities: npt.ArrayLike) -> np.ndarray:
   values = np.clip(np.asarray(probabilities, np.float64), 0, 1)
   blocks = [_expected_f1(values[start : start + _BLOCK]) for start in range(0, len(values), _BLOCK)]
   return 1 + np.concatenate([*blocks, np.zeros((0, values.shape[1]))]).argmax(axis=1)
+
+
+class SetScores(NamedTuple):
+  """Holds how good sets of labels are; F1 = 2 · right / (given + true), and 0 where nothing is given or true.
+
+  Attributes:
+    num_given, num_true, num_right: `[L]` int64, the rows that were given each label, that have it, and both.
+    sample_f1: the mean over rows of the F1 of each row.
+    micro_f1: the F1 of all pairs of rows and labels together.
+    macro_f1: the mean of the F1 of each label that was given or is true somewhere.
+    mean_size: labels given, a row.
+  """
+
+  num_given: Array
+  num_true: Array
+  num_right: Array
+  sample_f1: float
+  micro_f1: float
+  macro_f1: float
+  mean_size: float
+
+
+def score_sets(ids: npt.ArrayLike, truth: Sparse) -> SetScores:
+  """Compares sets of labels with the truth, as scikit-learn's `f1_score` does.
+
+  Args:
+    ids: `[N, k]` integer label ids in any order, padded with -1.
+    truth: sparse `[N, L]` true labels: any stored non-zero counts as 1.
+
+  Example:
+    >>> import scipy.sparse
+    >>> found = score_sets([[0, 1], [0, -1]], scipy.sparse.csr_array([[1, 0, 0], [1, 0, 1]]))
+    >>> round(found.sample_f1, 3), found.num_given.tolist()
+    (0.667, [2, 1, 0])
+  """
+  ids, pairs = np.asarray(ids), as_truth(truth)
+  hits, real = find_hits(ids, pairs), ids >= 0
+  given = real.sum(axis=1)
+  right = np.bincount(hits.rows, minlength=len(ids))
+  of_labels = (
+    np.bincount(some, minlength=pairs.num_labels) for some in (ids[real], pairs.labels, hits.labels)
+  )
+  num_given, num_true, num_right = of_labels
+  seen = num_given + num_true > 0
+  f1 = ratio(2 * right, given + pairs.counts), ratio(2 * num_right, num_given + num_true)[seen]
+  means = [float(part.mean()) if len(part) else 0.0 for part in (*f1, given)]
+  micro = float(ratio(2 * len(hits.rows), given.sum() + pairs.counts.sum()))
+  return SetScores(num_given, num_true, num_right, means[0], micro, means[1], means[2])
 
 
 def _expected_f1(values: np.ndarray) -> np.ndarray:

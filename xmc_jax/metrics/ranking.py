@@ -1,4 +1,4 @@
-"""Computes the ranking metrics P, nDCG, R, PSP and PSnDCG at k.
+"""Computes the ranking metrics P, nDCG, R, F1, PSP and PSnDCG at k.
 
 Each is a ratio of two sums: what the hits earn over what the rows could earn.
 `earnings` returns both hit by hit and row by row. The same numbers give the
@@ -41,7 +41,7 @@ def evaluate(
   ks: Sequence[int] = (1, 3, 5),
   inverse_propensity: npt.ArrayLike | None = None,
 ) -> dict[str, float]:
-  r"""Computes precision, nDCG and recall at each k, and the propensity-scored metrics.
+  r"""Computes precision, nDCG, recall and F1 at each k, and the propensity-scored metrics.
 
   With h_ir = 1 if the prediction of rank r = 1, 2, … in row i is true, |y_i| the
   number of true labels, d_r = 1 / log2(r + 1) and q_ir = h_ir / p its inverse
@@ -52,6 +52,7 @@ def evaluate(
     nDCG@k &= \tfrac1N \sum_i \frac{\sum_{r \le k} d_r h_{ir}}{D_{ik}}, \qquad
       D_{ik} = \sum_{r \le \min(k, |y_i|)} d_r \\
     R@k &= \text{mean over rows with labels of } \tfrac1{|y_i|} \sum_{r \le k} h_{ir} \\
+    F1@k &= \tfrac1N \sum_i \tfrac{2}{k + |y_i|} \sum_{r \le k} h_{ir} \\
     PSP@k &= \sum_i \sum_{r \le k} q_{ir} \Big/ \sum_i \sum_{r \le k} q^*_{ir} \\
     PSnDCG@k &= \sum_i \tfrac{1}{D_{ik}} \sum_{r \le k} d_r q_{ir} \Big/
       \sum_i \tfrac{1}{D_{ik}} \sum_{r \le k} d_r q^*_{ir}
@@ -69,7 +70,7 @@ def evaluate(
     inverse_propensity: `[L]` from `metrics.inverse_propensity`, on training rows.
 
   Returns:
-    `{'P@1': ..., 'nDCG@1': ..., 'R@1': ..., 'P@3': ...}`, fractions as floats,
+    `{'P@1': ..., 'nDCG@1': ..., 'R@1': ..., 'F1@1': ..., 'P@3': ...}`, fractions as floats,
     with `inverse_propensity` also 'PSP@k' and 'PSnDCG@k'.
 
   Raises:
@@ -79,8 +80,8 @@ def evaluate(
   Example:
     >>> import scipy.sparse
     >>> truth = scipy.sparse.csr_array([[1, 0, 1]])
-    >>> evaluate([[2, 1]], truth, ks=(1, 2))
-    {'P@1': 1.0, 'nDCG@1': 1.0, 'R@1': 0.5, 'P@2': 0.5, 'nDCG@2': 0.6131..., 'R@2': 0.5}
+    >>> evaluate([[2, 1]], truth, ks=(2,))
+    {'P@2': 0.5, 'nDCG@2': 0.6131..., 'R@2': 0.5, 'F1@2': 0.5}
   """
   truth = as_truth(truth)
   table = earnings(find_hits(ids, truth), truth, ks, inverse_propensity)
@@ -187,6 +188,11 @@ FAMILIES = {
     "of the right labels, how many are among the first k",
     lambda hits, truth, k: _inside(hits, truth, k) / truth.counts[hits.rows],
     lambda truth, k: (truth.counts > 0).astype(np.float64),
+  ),
+  "F1": Family(
+    "P and R joined: twice the right ones among the first k, of k and all right labels",
+    lambda hits, truth, k: 2 * _inside(hits, truth, k) / (k + truth.counts[hits.rows]),
+    lambda truth, k: np.ones(truth.counts.size),
   ),
   "PSP": Family("the same as P, where a rare label counts more", _inside),
   "PSnDCG": Family("the same as nDCG, where a rare label counts more", _normalised_discount),

@@ -13,19 +13,23 @@ from xmc_jax import config as configs
 from xmc_jax import methods, metrics, sanitize
 from xmc_jax.data import Dataset
 from xmc_jax.distributed import runtime
+from xmc_jax.metrics import SetScores
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
 from xmc_jax.metrics.ranking import ratio
 from xmc_jax.metrics.slices import FREQUENCIES
 from xmc_jax.report import descriptions, drawing, examples, figures, pages, training_records
 from xmc_jax.report import scores as pair_scores
 from xmc_jax.retrieval.search import Ranking
+from xmc_jax.runs import evaluate
 from xmc_jax.runs.evaluate import Why
+from xmc_jax.runs.ranking import gives_probabilities
 from xmc_jax.runs.run import Run
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import atomic
 
 _VALIDATION = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 _FOUND = (5, 100)  # k: the share of true labels among the first k
+_OF_SETS = ("TP", "FP", "FN", "F1")
 _OF_LABELS = ("key", "label", "training_points", "test_points", "R@1", "R@5", "mean_reciprocal_rank")
 _DEEPEST = 100  # the largest number of labels that precision and recall are drawn for
 
@@ -84,24 +88,37 @@ def write(
   for name, png in drawn.items():
     atomic.write_bytes(folder / f"{name}{suffix}.png", png)
   atomic.write_text(page, pages.render("run.html", figures=drawn, **values))
-  _write_labels(folder / f"labels{suffix}.csv", run.dataset, hits, frequency)
+  sets = evaluate.score_sets(ranking, truth) if gives_probabilities(scores) else None
+  _write_labels(folder / f"labels{suffix}.csv", run.dataset, hits, frequency, sets)
   return page
 
 
-def _write_labels(path: pathlib.Path, dataset: Dataset, hits: Hits, frequency: np.ndarray) -> None:
-  """Writes a line for each label; its shares are of the test points that have it, empty if there are none."""
+def _write_labels(
+  path: pathlib.Path, dataset: Dataset, hits: Hits, frequency: np.ndarray, sets: SetScores | None
+) -> None:
+  """Writes a line for each label; its shares are of the test points that have it, empty if there are none.
+
+  With `sets`, also how often these give the label rightly (TP), wrongly (FP) and not (FN), and its F1.
+  """
   num_labels = dataset.num_labels
   true = np.bincount(dataset.test.unfiltered_positives.indices, minlength=num_labels)
   first, five, reciprocal = (
     ratio(np.bincount(hits.labels, weights, minlength=num_labels), true).round(4).tolist()
     for weights in (hits.ranks < 1, hits.ranks < 5, 1 / (hits.ranks + 1))
   )
+  of_sets: list[list] = [[] for _ in true]
+  if sets:
+    given, right = sets.num_given, sets.num_right
+    f1 = ratio(2 * right, given + true).round(4)
+    of_sets = [list(row) for row in zip(right, given - right, true - right, f1)]
   with atomic.written_whole(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
     table = csv.writer(file)
-    table.writerow(_OF_LABELS)
+    table.writerow((*_OF_LABELS, *_OF_SETS[: len(of_sets[0])]))
     for label, (key, text) in enumerate(zip(dataset.label_keys, dataset.label_names)):
       shares = (first[label], five[label], reciprocal[label]) if true[label] else ("", "", "")
-      table.writerow((sanitize.line(key), sanitize.line(text), frequency[label], true[label], *shares))
+      table.writerow(
+        (sanitize.line(key), sanitize.line(text), frequency[label], true[label], *shares, *of_sets[label])
+      )
 
 
 def _sample_and_examples(

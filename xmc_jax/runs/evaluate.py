@@ -24,6 +24,7 @@ from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.search import Ranking, padding
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import corpora
+from xmc_jax.runs.best_labels import BEST_F1, is_given
 from xmc_jax.runs.ranking import Rank, by_products, hybrid, hybrid_model, own_ranker
 from xmc_jax.runs.run import Run
 from xmc_jax.runs.trained import Trained
@@ -144,7 +145,8 @@ def write_report(
   metrics at 1 and 5 by label frequency. `by_source` holds the means of other rankings and is stored as it is.
   `suffix` is appended to the files' names. If scores are `probabilities`, 'calibration' compares them with
   the truth: `ece` and `bins` of all ranked labels, `ece_first` of the first label of each row, and a `note`
-  if that is large. `means` is the result of `score`, if it was computed already.
+  if that is large; 'sets' measures the sets with the best expected F1. `means` is the result of `score`, if
+  it was computed already.
 
   Returns:
     The means.
@@ -161,7 +163,7 @@ def write_report(
     "metrics": means,
     "intervals_95": {name: list(map(float, pair)) for name, pair in intervals.items()},
     "slices": _slices(ranking.ids, truth, frequency),
-    **({"calibration": calibration(ranking, truth)} if probabilities else {}),
+    **(_of_probabilities(ranking, truth) if probabilities else {}),
     **({"by_source": dict(by_source)} if by_source else {}),
   }
   if not runtime.is_main_process():
@@ -172,6 +174,17 @@ def write_report(
   atomic.write_json(folder / f"metrics{suffix}.json", report)
   save_predictions(ranking, run.dataset.label_keys, run.workdir / "predictions" / f"test{suffix}.npz")
   return means
+
+
+def _of_probabilities(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, Any]:
+  sets = score_sets(ranking, truth)._asdict()
+  means = {name: sets[name] for name in ("sample_f1", "micro_f1", "macro_f1", "mean_size")}
+  return {"calibration": calibration(ranking, truth), "sets": means}
+
+
+def score_sets(ranking: Ranking, truth: sp.csr_matrix) -> metrics.SetScores:
+  """Measures the sets with the best expected F1 of a ranking by probability, against CSR `[N, L]`."""
+  return metrics.score_sets(np.where(is_given(ranking.scores, BEST_F1), ranking.ids, -1), truth)
 
 
 def calibration(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, object]:

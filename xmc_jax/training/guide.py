@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from xmc_jax import sanitize
 from xmc_jax.data import Dataset
-from xmc_jax.metrics import FAMILIES
+from xmc_jax.metrics import FAMILIES, SetScores
 from xmc_jax.report.descriptions import RANKINGS
 from xmc_jax.runs import run as runs
 
@@ -73,6 +73,12 @@ def meanings(metrics: Iterable[str], rankings: Iterable[str]) -> str:
     named |= {name.replace("_", " "): RANKINGS[name] for name in columns if name in RANKINGS}
   width = max(map(len, named), default=0)
   return "\n".join(f"  {name:<{width}}  {meaning}" for name, meaning in named.items())
+
+
+def of_sets(sets: SetScores) -> str:
+  """Returns how good the sets of labels with the best expected F1 are, in words."""
+  f1 = f"F1 {100 * sets.sample_f1:.1f} of a text, {100 * sets.micro_f1:.1f} of all pairs"
+  return f"--labels=f1 gives {sets.mean_size:.1f} labels a text: {f1}"
 
 
 def next_commands(run: runs.Run) -> str:

@@ -89,8 +89,11 @@ def _show(
   show(f"test metrics in percent{by}, {len(test):,} points{unlabelled}, parameters of step {step:,}")
   columns = {name: evaluate.shown(of_source) for name, of_source in means.items()}
   show(console.table(columns))
-  off = evaluate.calibration(ranked, truth)["note"] if ranking.gives_probabilities(chosen) else ""
-  show(guide.meanings(columns[chosen], columns) + (f"\nnote: {off}" if off else ""))
+  show(guide.meanings(columns[chosen], columns))
+  if ranking.gives_probabilities(chosen):
+    show(guide.of_sets(evaluate.score_sets(ranked, truth)))
+    if off := evaluate.calibration(ranked, truth)["note"]:
+      show(f"note: {off}")
   if run.config.eval.num_examples:
     show("\nexamples: ✓ a right label, · a wrong one, ○ a right one that is not among the first three")
     show(evaluate.examples(run, test, ranked, run.config.eval.num_examples, why))
