@@ -1,5 +1,7 @@
 """Which labels may be answers, by key."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -23,3 +25,27 @@ def test_without_keys_all_labels_are_answers_and_a_stranger_is_refused():
   assert LabelFilter(KEYS).where() is None
   with pytest.raises(UserError, match="exclude: 'x' is the key of no label, such as 'a'"):
     LabelFilter(KEYS).where(exclude=("a", "x"))
+
+
+def concept(broader=(), schemes=(), deprecated=False):
+  return json.dumps({"broader": broader, "schemes": schemes, "deprecated": deprecated})
+
+
+# a > b > d in a circle with it, and c is old; e was added later and has no concept.
+CONCEPTS = [concept(["d"], ["s"]), concept(["a", "zzz"]), concept(["a"], ["s"], True), concept(["b"], ["t"])]
+
+
+@pytest.mark.parametrize(
+  ("include", "exclude", "expected"),
+  [
+    ((), (), "abde"),
+    (("below:b",), (), "abd"),
+    (("below:zzz",), (), "abd"),
+    (("below:b", "c"), ("a",), "bcd"),
+    (("scheme:s", "e"), (), "ae"),
+    ((), ("scheme:t",), "abe"),
+  ],
+)
+def test_a_vocabulary_names_many_labels_at_once(include, exclude, expected):
+  where = LabelFilter((*KEYS, "e"), CONCEPTS).where(include, exclude)
+  assert "".join(np.array([*KEYS, "e"])[where]) == expected

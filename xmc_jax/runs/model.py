@@ -92,13 +92,15 @@ class Model:
       UserError: a key is no label's, or the scores are a method's own, which rank all labels.
     """
     where = self._filter.where(tuple(include), tuple(exclude))
-    if where is not None and self._chosen != "hybrid" and self._chosen not in configs.SOURCES:
+    if self._chosen == "hybrid" or self._chosen in configs.SOURCES:
+      return where
+    if include or exclude:
       raise UserError(f"include and exclude do not go with --scores={self._chosen}; give --scores=hybrid")
-    return where
+    return None
 
   @functools.cached_property
   def _filter(self) -> LabelFilter:
-    return LabelFilter(self.keys)
+    return LabelFilter(self.keys, self._run.dataset.label_concepts or ())
 
   @property
   def gives_probabilities(self) -> bool:
@@ -186,7 +188,8 @@ class Model:
       k: labels per text, 1 to L.
       explain: also return the reasons, as a fourth result.
       num_explained: labels per text that get reasons, the best ones; 0 is all.
-      include, exclude: keys of the labels that alone, or that never, are answers; () is no limit.
+      include, exclude: keys of the labels that alone, or that never, are answers; () is no limit. Where the
+        data have a vocabulary, `below:KEY` is a label with all narrower ones, `scheme:URI` a scheme's labels.
 
     Returns:
       ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
