@@ -52,6 +52,11 @@ class StandIn:
   def warm(self, num_texts, depths):
     pass
 
+  language = "fi"
+
+  def concept(self, label):
+    return {"notation": f"n{label}"} if label else {}
+
   def where(self, include=(), exclude=()):
     return LabelFilter(self.keys).where(tuple(include), tuple(exclude))
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -84,6 +85,16 @@ class Model:
   def keys(self) -> Sequence[str]:
     """Returns the keys of the L labels, by id: the user's own names for them; texts where there are none."""
     return self._run.dataset.label_keys
+
+  @property
+  def language(self) -> str:
+    """Returns the language of the labels' names, such as 'fi'; '' if it is not known."""
+    return self._run.config.data.get("language", "").partition("+")[0]
+
+  def concept(self, label: int) -> dict[str, Any]:
+    """Returns what the vocabulary says of a label: `names`, `notation`, `broader`, …; {} without one."""
+    concepts = self._run.dataset.label_concepts or ()
+    return json.loads(concepts[label]) if label < len(concepts) else {}
 
   def where(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> np.ndarray | None:
     """Returns `[L]` bool, True = a label that these keys leave to `predict`; None is all.

@@ -1,13 +1,16 @@
-"""Makes answers: JSON that is safe to print, and errors as one sentence."""
+"""Makes answers: waits for the model, JSON that is safe to print, and errors as one sentence."""
 
+import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-from fastapi import Response
+from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
+from starlette.requests import ClientDisconnect
 
 from xmc_jax import sanitize
 from xmc_jax.serve.worker import Label
@@ -44,6 +47,36 @@ def embeddings(vectors: np.ndarray) -> Response:
 
 def _rounded(label: Label) -> Label:
   return {**label, "score": round(label["score"], 6) if math.isfinite(label["score"]) else None}
+
+
+def check_lengths(texts: Sequence[str], longest: int) -> None:
+  """Refuses texts of more than `longest` characters."""
+  # pydantic counts no letters of a text with half an emoji, which JSON may hold.
+  if (length := max(map(len, texts), default=0)) > longest:
+    raise HTTPException(422, f"a text has {length} characters, more than this server's limit of {longest}")
+
+
+async def answered(answer: Future, request: Request) -> Any:
+  """Waits for the model's answer; if the client leaves first, takes its texts out of the queue.
+
+  Raises:
+    ClientDisconnect: the client has left.
+  """
+  waiting, leaving = asyncio.wrap_future(answer), asyncio.ensure_future(_leaving(request))
+  try:
+    await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+      raise ClientDisconnect
+    return waiting.result()
+  finally:
+    leaving.cancel()
+    waiting.cancel()  # nothing happens if it is done, or if the model works on it
+
+
+async def _leaving(request: Request) -> None:
+  """Returns when the client of a request has left; its body was read."""
+  while (await request.receive())["type"] != "http.disconnect":
+    pass
 
 
 def sentence_of(refused: RequestValidationError) -> str:

@@ -5,7 +5,6 @@ import contextlib
 import math
 import pathlib
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future
 from typing import Any, cast
 
 from fastapi import FastAPI, Request, Response
@@ -18,7 +17,7 @@ import xmc_jax
 from xmc_jax.errors import UserError
 from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.model import Model
-from xmc_jax.serve import answers, schemas
+from xmc_jax.serve import annif_api, answers, schemas
 from xmc_jax.serve.guard import Guard, host_names
 from xmc_jax.serve.metrics import CONTENT_TYPE, Metrics
 from xmc_jax.serve.options import Limits, PageText
@@ -80,6 +79,7 @@ def app(
   api.state.worker, api.state.name = worker, name
   _add_model_routes(api, worker, k, threshold)
   _add_health(api, worker, k, threshold, page_text)
+  annif_api.add_routes(api, worker, name)
   _add_metrics(api, worker)
   for path, file in _PAGE.items():
     _add_file(api, path, pathlib.Path(__file__).with_name("page") / file)
@@ -136,7 +136,7 @@ def _add_model_routes(api: FastAPI, worker: ModelWorker, default_k: int, least: 
     except UserError as fault:
       raise HTTPException(422, str(fault)) from None
     labels = LabelRequest(k, explain=asked.explain, include=include, exclude=exclude)
-    found = await _answered(worker.predict(texts, labels), request) if texts else []
+    found = await answers.answered(worker.predict(texts, labels), request) if texts else []
     threshold = least if asked.threshold is None else asked.threshold
     return answers.predictions([_above(threshold, text, of) for text, of in zip(texts, found)])
 
@@ -146,45 +146,20 @@ def _add_model_routes(api: FastAPI, worker: ModelWorker, default_k: int, least: 
     texts = _texts_of(body, worker.limits.max_text_length)
     if not texts:
       return answers.as_json({"embeddings": []})
-    return answers.embeddings(await _answered(worker.embed(texts), request))
+    return answers.embeddings(await answers.answered(worker.embed(texts), request))
 
 
 def _texts_of(asked: Any, longest: int) -> list[str]:
   if (asked.text is None) == (asked.texts is None):
     raise HTTPException(422, 'give either "text" or "texts"')
   texts = asked.texts if asked.text is None else [asked.text]
-  # pydantic counts no letters of a text with half an emoji, which JSON may hold.
-  if (length := max(map(len, texts), default=0)) > longest:
-    raise HTTPException(422, f"a text has {length} characters, more than this server's limit of {longest}")
+  answers.check_lengths(texts, longest)
   return texts
 
 
 def _above(least: float, text: str, labels: Sequence[Label]) -> list[Label]:
   """Returns the labels whose score is not below `least`; none for a blank text."""
   return [label for label in labels if not label["score"] < least] if text.strip() else []
-
-
-async def _answered(answer: Future, request: Request) -> Any:
-  """Waits for the model's answer; if the client leaves first, takes its texts out of the queue.
-
-  Raises:
-    ClientDisconnect: the client has left.
-  """
-  waiting, leaving = asyncio.wrap_future(answer), asyncio.ensure_future(_leaving(request))
-  try:
-    await asyncio.wait((waiting, leaving), return_when=asyncio.FIRST_COMPLETED)
-    if not waiting.done():
-      raise ClientDisconnect
-    return waiting.result()
-  finally:
-    leaving.cancel()
-    waiting.cancel()  # nothing happens if it is done, or if the model works on it
-
-
-async def _leaving(request: Request) -> None:
-  """Returns when the client of a request has left; its body was read."""
-  while (await request.receive())["type"] != "http.disconnect":
-    pass
 
 
 def _add_health(api: FastAPI, worker: ModelWorker, k: int, threshold: float, page_text: PageText) -> None:

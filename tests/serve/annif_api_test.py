@@ -1,0 +1,62 @@
+"""Annif's REST API: its fields, by Annif's own client's requests, and what is refused."""
+
+import pytest
+from made_servers import StandIn
+from starlette.testclient import TestClient
+
+from xmc_jax import serve
+
+URL = "/v1/projects/tags/suggest"
+
+
+@pytest.fixture(scope="module")
+def client():
+  application = serve.app(StandIn(), name="tags", limits=serve.Limits(max_text_length=100, max_texts=3))
+  with TestClient(application, raise_server_exceptions=False) as client:
+    yield client
+
+
+def test_the_run_is_the_only_project(client):
+  assert client.get("/v1/").json()["title"] == "xmc_jax"
+  (project,) = client.get("/v1/projects").json()["projects"]
+  assert project == client.get("/v1/projects/tags").json()
+  assert (project["project_id"], project["language"], project["is_trained"]) == ("tags", "fi", True)
+
+
+def test_suggestions_for_a_text_of_a_form(client):
+  """Label i of 'abc' has the score 1 / (4 + i)."""
+  found = client.post(URL, data={"text": "abc", "limit": 2}).json()["results"]
+  assert found[0] == {"uri": "l0", "label": "label 0", "notation": None, "score": 0.25}
+  assert found[1] == {"uri": "l1", "label": "label 1", "notation": "n1", "score": 0.2}
+  assert len(client.post(URL, data={"text": "abc"}).json()["results"]) == 10
+  assert len(client.post(URL, data={"text": "abc", "limit": 999, "threshold": 0.15}).json()["results"]) == 3
+  assert client.post(URL, data={"text": " "}).json() == {"results": []}
+  assert client.post(URL, data={"text": "ä€" * 3, "limit": 1}).json()["results"][0]["score"] == 0.142857
+
+
+def test_suggestions_for_many_documents(client):
+  documents = [{"text": "abc", "document_id": "d7"}, {"text": "a"}]
+  found = client.post(f"{URL}-batch", json={"documents": documents}, params={"limit": 1}).json()
+  assert [one["document_id"] for one in found] == ["d7", None]
+  assert [one["results"][0]["score"] for one in found] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+  ("data", "status", "words"),
+  [
+    ({}, 422, "the form has no text"),
+    ({"text": "a", "limit": "many"}, 422, "limit must be a whole number"),
+    ({"text": "a", "limit": 0}, 422, "a limit of 1 or more"),
+    ({"text": "a" * 101}, 422, "a text has 101 characters"),
+  ],
+)
+def test_what_is_refused(client, data, status, words):
+  answer = client.post(URL, data=data)
+  assert answer.status_code == status and words in answer.json()["error"]
+
+
+def test_another_project_is_not_found_as_annifs_client_expects(client):
+  for answer in (client.get("/v1/projects/x"), client.post("/v1/projects/x/suggest", data={"text": "a"})):
+    assert answer.status_code == 404 and answer.json()["detail"] == "Project 'x' not found."
+  body = {"documents": [{"text": "a"}] * 4}
+  assert client.post(f"{URL}-batch", json=body).json()["error"].endswith("at most 3 documents")

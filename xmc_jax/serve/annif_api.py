@@ -1,0 +1,113 @@
+"""Speaks Annif's REST API, so that a catalogue that asks Annif can ask a run by another address.
+
+A server has one project, the run. https://github.com/NatLibFi/Annif describes the API.
+"""
+
+import urllib.parse
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from pydantic import BaseModel, Field
+
+import xmc_jax
+from xmc_jax.runs.best_labels import LabelRequest
+from xmc_jax.serve import answers
+from xmc_jax.serve.worker import Label, ModelWorker
+
+_LIMIT = 10  # suggestions where a request does not say, as in Annif
+
+
+class Document(BaseModel):
+  """Holds a text of a batch."""
+
+  text: str
+  document_id: str | None = None
+
+
+class Batch(BaseModel):
+  """Asks for suggestions for texts."""
+
+  documents: list[Document] = Field(min_length=1)
+
+
+def add_routes(api: FastAPI, worker: ModelWorker, name: str) -> None:
+  """Adds `/v1/…`: the project, and suggestions for a text or for many."""
+
+  @api.get("/v1/", include_in_schema=False)
+  @api.get("/v1", include_in_schema=False)
+  async def info() -> Response:
+    return answers.as_json({"title": "xmc_jax", "version": xmc_jax.__version__})
+
+  @api.get("/v1/projects")
+  async def projects() -> Response:
+    """Lists the run as the only project, as Annif does."""
+    return answers.as_json({"projects": [_project(worker, name)]})
+
+  @api.get("/v1/projects/{project_id}")
+  async def project(project_id: str) -> Response:
+    """Describes the project, as Annif does."""
+    return _unknown(project_id) if project_id != name else answers.as_json(_project(worker, name))
+
+  @api.post("/v1/projects/{project_id}/suggest")
+  async def suggest(project_id: str, request: Request) -> Response:
+    """Suggests labels for a text: a form with `text`, `limit` and `threshold`, as Annif's."""
+    if project_id != name:
+      return _unknown(project_id)
+    form = dict(urllib.parse.parse_qsl((await request.body()).decode("utf-8", "replace"), True))
+    if "text" not in form:
+      raise HTTPException(422, "the form has no text")
+    (found,) = await _suggested(worker, [form["text"]], form, request)
+    return answers.as_json({"results": found})
+
+  @api.post("/v1/projects/{project_id}/suggest-batch")
+  async def suggest_batch(project_id: str, body: Batch, request: Request) -> Response:
+    """Suggests labels for texts: `limit` and `threshold` are in the address, as Annif's."""
+    if project_id != name:
+      return _unknown(project_id)
+    texts = [document.text for document in body.documents]
+    found = await _suggested(worker, texts, dict(request.query_params), request)
+    each = zip(body.documents, found)
+    return answers.as_json([{"document_id": one.document_id, "results": results} for one, results in each])
+
+
+def _project(worker: ModelWorker, name: str) -> dict[str, Any]:
+  return {
+    "project_id": name,
+    "name": name,
+    "language": worker.model.language,
+    "backend": {"backend_id": "xmc_jax"},
+    "is_trained": True,
+    "modification_time": None,
+  }
+
+
+async def _suggested(
+  worker: ModelWorker, texts: Sequence[str], given: dict[str, str], request: Request
+) -> list[list[dict[str, Any]]]:
+  """Returns the suggestions for each text, those of `limit` labels that score at least `threshold`."""
+  try:
+    limit, least = int(given.get("limit", _LIMIT)), float(given.get("threshold", 0))
+  except ValueError:
+    raise HTTPException(422, "limit must be a whole number, and threshold a number") from None
+  limits = worker.limits
+  if not limit >= 1 or len(texts) > limits.max_texts:
+    raise HTTPException(422, f"give a limit of 1 or more, and at most {limits.max_texts} documents")
+  answers.check_lengths(texts, limits.max_text_length)
+  labels = LabelRequest(min(limit, limits.max_k))
+  found: list[list[Label]] = await answers.answered(worker.predict(texts, labels), request)
+  return [
+    [_suggestion(worker, label) for label in of_text if text.strip() and label["score"] >= least]
+    for text, of_text in zip(texts, found)
+  ]
+
+
+def _suggestion(worker: ModelWorker, label: Label) -> dict[str, Any]:
+  notation = worker.model.concept(label["id"]).get("notation") or None
+  uri, name, score = label["key"], label["text"], min(max(label["score"], 0.0), 1.0)
+  return {"uri": uri, "label": name, "notation": notation, "score": round(score, 6)}
+
+
+def _unknown(project_id: str) -> Response:
+  detail = f"Project '{project_id:.80}' not found."
+  return answers.as_json({"title": "Not Found", "status": 404, "detail": detail, "error": detail}, 404)
