@@ -37,7 +37,10 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def add_prompt(tokenizer: Tokenizer, prompt: str) -> None:
-  """Makes a `tokenizers.Tokenizer` read every text that is not empty as `prompt + text`."""
+  """Makes a `tokenizers.Tokenizer` read every text that is not empty as `prompt + text`.
+
+  A special token that the text spells, such as [SEP], is followed by the prompt again.
+  """
   own = [tokenizer.normalizer] if tokenizer.normalizer else []
   tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(prompt), *own])
 
