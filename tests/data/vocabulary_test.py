@@ -85,7 +85,7 @@ def test_labels_are_in_the_order_of_the_file_and_notes_say_what_was_read(folder)
 
 
 def test_languages_join_names_and_the_first_is_shown(folder):
-  assert "fi is read, as most have it; set that " in notes(load(folder))[0]
+  assert "fi is read, as texts look like it; --config.data.language " in notes(load(folder))[0]
   both = load(folder, language="sv+fi")
   assert list(both.label_names) == ["Djur", "Rakki", "Katt", "Hund"]
   assert list(both.labels.texts) == ["Djur Eläin", "Rakki", "Katt", "Hund Koira"]
@@ -95,6 +95,16 @@ def test_languages_join_names_and_the_first_is_shown(folder):
   has = "languages that it has: fi (4), sv (3), en-gb (1)"
   said = "vocabulary.ttl: expected names in 'de', as --config.data.language=fi+de"
   refused(folder, said, has, language="fi+de")
+
+
+def test_names_are_in_the_language_of_the_texts_and_not_that_of_most_concepts(tmp_path):
+  names = [("koirat", "hundar"), ("kissat", "katter"), ("", "fåglar"), ("", "hästar")]
+  rows = [f"http://a/{at},{fi},{sv}" for at, (fi, sv) in enumerate(names)]
+  write(tmp_path / "v.csv", "\n".join(["uri,label_fi,label_sv", *rows]))
+  write(tmp_path / "a-train.tsv", "Koirat ja kissat kotona\t<http://a/0>\nkoirien elämää\t<http://a/1>\n")
+  assert list(load(tmp_path).label_names) == ["koirat", "kissat", "fåglar", "hästar"]
+  write(tmp_path / "a-train.tsv", "Hundar och katter hemma\t<http://a/0>\nhundens liv\t<http://a/1>\n")
+  assert load(tmp_path).label_names[0] == "hundar"
 
 
 def test_broader_concepts_come_before_a_label(folder):

@@ -32,14 +32,22 @@ class _Columns(NamedTuple):
   parent: str
 
 
-def read(path: Path, options: Options, notices: list[str], samples: Sequence[set[str]] = ()) -> LabelTable:
+def read(
+  path: Path,
+  options: Options,
+  notices: list[str],
+  samples: Sequence[set[str]] = (),
+  texts: Sequence[str] = (),
+) -> LabelTable:
   """Reads a file of labels; `samples` are some of the points' labels, which tell the column of keys.
+
+  `texts` are some of the points, whose language a vocabulary is read in.
 
   Raises:
     DataError: a column is missing; a parent is no label, or a label is its own ancestor.
   """
   if vocabulary_files.is_vocabulary(path, options):
-    return concept_labels.read(path, options, notices)
+    return concept_labels.read(path, options, notices, texts)
   if suffix(path) not in SUFFIXES:
     refuse_settings_without_columns(path, options)
     texts = list(chain.from_iterable(text_chunks(path, notices, options)))

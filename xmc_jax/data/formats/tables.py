@@ -23,6 +23,7 @@ LOOKS_FOR = (
   ".parquet, .xlsx or fastText's .txt; train/ID.txt and train/ID.tsv or ID.key, and test/"
 )
 POINT_SUFFIXES = (*SUFFIXES, ".txt")
+_SAMPLE = 1000  # texts, to tell their language
 _HUB_FOLDER = "data"  # where repositories of the hub have their tables
 
 
@@ -102,6 +103,7 @@ class _Tables:
       raise ConfigError(f"{wrong}: expected a share in [0, 1), such as 0.2")
     self.read_by: dict[str, str] = {}
     self._known = label_tables.LabelTable([], [])
+    self._some_texts: list[str] = []  # the first of train
     self._scans: dict[SplitFiles, _Scan] = {}
     self._ids: dict[SplitFiles, list[array]] = {}
 
@@ -166,6 +168,7 @@ class _Tables:
         cells.append(known.setdefault(cell, cell) if isinstance(cell, str) else cell)
       texts = _texts(rows, range(len(rows)), names.texts, place)
       hashes.extend(hashes_of(texts, len(hashes)))
+      self._some_texts = self._some_texts or texts[:_SAMPLE]
       places.append(place._replace(numbers=array("q", place.numbers)))
       if place.path not in split.held_out:
         num_train = len(hashes)
@@ -184,7 +187,7 @@ class _Tables:
       numbers = one_hot if len(one_hot) > 1 else list(map(str, range(num_columns)))
       names = self._class_names or numbers
       return Vocabulary(list(names), names, self._train.name, num_columns > 0) if names else Vocabulary()
-    table = label_tables.read(self._label_file, self._options, self._notices, samples)
+    table = label_tables.read(self._label_file, self._options, self._notices, samples, self._some_texts)
     self._known = table
     self._notices += label_tables.repeated_keys(self._label_file, table)
     if num_columns not in (0, len(table.texts)):

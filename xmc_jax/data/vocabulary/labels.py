@@ -1,5 +1,7 @@
 """Turns the concepts of a vocabulary into labels: a text to read, a name to show, a URI as key."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -10,12 +12,15 @@ from xmc_jax.data.vocabulary import files
 from xmc_jax.data.vocabulary.concepts import Concept, in_language, languages
 from xmc_jax.errors import DataError
 
+_SAMPLE, _START = 5000, 500  # concepts, and characters of a text, that tell a language
 BROADER = "broader"
 """Is the value of `data.label_parent` that puts the names of broader concepts before a label."""
 
 
-def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
+def read(path: Path, options: Options, notices: list[str], texts: Sequence[str] = ()) -> LabelTable:
   """Returns the concepts that have a name as labels, in the order of the file; deprecated ones, too.
+
+  Without `options.language`, names are in the language that looks most like that of some `texts`.
 
   Raises:
     UserError: rdflib is needed, and not installed.
@@ -26,13 +31,13 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
   if not named:
     raise DataError(f"{path}: expected at least one concept with a name, found none")
   _refuse_settings(path, named, options)
-  wanted = _languages(path, named, options)
+  wanted = _languages(path, named, options) or [_language_of(texts, named)]
   found = [[name for tag in wanted if (name := in_language(one.names, tag))] for one in named]
   others = [at for at, names in enumerate(found) if not names]
   names = [own[0] if own else next(iter(one.names.values())) for own, one in zip(found, named)]
-  texts = [" ".join(dict.fromkeys([name, *own])) for name, own in zip(names, found)]
+  read_as = [" ".join(dict.fromkeys([name, *own])) for name, own in zip(names, found)]
   if options.alternative_names:
-    texts = [_with_alternatives(text, one, wanted) for text, one in zip(texts, named)]
+    read_as = [_with_alternatives(text, one, wanted) for text, one in zip(read_as, named)]
   notices.append(_languages_read(path, concepts, named, wanted, options))
   if others:
     such = f"{len(others):,}, such as {excerpt(names[others[0]])}"
@@ -41,8 +46,8 @@ def read(path: Path, options: Options, notices: list[str]) -> LabelTable:
   if options.label_parent:
     parents = _parents(path, named, notices)
     place = Place(path, range(1, len(named) + 1), "concept")
-    texts = with_ancestors(texts, names, [one.uri for one in named], parents, place)
-  return LabelTable(texts, [one.uri for one in named], "uri", names, named)
+    read_as = with_ancestors(read_as, names, [one.uri for one in named], parents, place)
+  return LabelTable(read_as, [one.uri for one in named], "uri", names, named)
 
 
 def _refuse_settings(path: Path, concepts: Sequence[Concept], options: Options) -> None:
@@ -62,7 +67,7 @@ def _refuse_settings(path: Path, concepts: Sequence[Concept], options: Options) 
 
 
 def _languages(path: Path, concepts: Sequence[Concept], options: Options) -> list[str]:
-  """Returns the languages of names to read: those of the options, or that which most concepts have."""
+  """Returns the languages of the options, which some concept must have."""
   have = languages(concepts)
   wanted = [language.strip().lower() for language in options.language.split("+") if language.strip()]
   for language in wanted:
@@ -70,7 +75,29 @@ def _languages(path: Path, concepts: Sequence[Concept], options: Options) -> lis
       tags = ", ".join(f"{tag or 'none'} ({num:,})" for tag, num in have.most_common())
       expected = f"names in {excerpt(language)}, as --config.data.language={options.language}"
       raise DataError(f"{path}: expected {expected}; languages that it has: {tags}")
-  return wanted or [have.most_common(1)[0][0]]
+  return wanted
+
+
+def _language_of(texts: Sequence[str], concepts: Sequence[Concept]) -> str:
+  """Returns the language whose names have letters as texts do; without texts, that of most concepts."""
+  have = languages(concepts)
+  of_texts = _triples(texts)
+
+  def likeness(language: str) -> float:
+    names = [
+      one.names[language] for one in concepts[:: 1 + len(concepts) // _SAMPLE] if language in one.names
+    ]
+    of_names = _triples(names)
+    length = math.sqrt(sum(count**2 for count in of_names.values())) or 1.0
+    return sum(count * of_texts[triple] for triple, count in of_names.items()) / length
+
+  return max(have, key=lambda language: (likeness(language), have[language]))
+
+
+def _triples(texts: Sequence[str]) -> Counter[str]:
+  """Counts three letters in a row in the beginnings of texts, word boundaries included."""
+  words = (f" {' '.join(text[:_START].lower().split())} " for text in texts)
+  return Counter(text[at : at + 3] for text in words for at in range(len(text) - 2))
 
 
 def _languages_read(
@@ -79,9 +106,7 @@ def _languages_read(
   """Returns a notice on the size of a vocabulary, its languages and which are read."""
   have = languages(named)
   tags = ", ".join(f"{tag} ({num:,})" for tag, num in have.most_common() if tag)
-  most = (
-    ", as most have it; set that of the texts with --config.data.language" if not options.language else ""
-  )
+  most = ", as texts look like it; --config.data.language sets another" if not options.language else ""
   names = f"; names in {tags}: {'+'.join(wanted)} is read{most}" if tags else ""
   nameless = f", {len(concepts) - len(named):,} without a name left out" if len(named) < len(concepts) else ""
   return f"{path.name}: {len(concepts):,} concepts{nameless}{names}"
