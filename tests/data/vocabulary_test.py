@@ -31,7 +31,7 @@ SKOS = (
 """
 )
 A, OLD, OLDER, C, D = (f"http://a/{name}" for name in ("a", "old", "older", "c", "d"))
-ROWS = f"karvainen\t<{D}> <{A}>\nvanha\tsana\t<{OLDER}>\nei mitään\t\n"
+ROWS = f"karvainen koira\t<{D}> <{A}>\nvanha\tsana\t<{OLDER}>\nei mitään\t\n"
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_every_format_gives_the_same_labels(file, tmp_path):
   assert list(found.labels.texts) == list(found.label_names)
   labels = [{found.label_keys[label] for label in row} for row in rows_of(found.train.truth)]
   assert labels == [{A, D}, {OLDER}, set()]
-  assert list(found.train.texts) == ["karvainen", "vanha\tsana", "ei mitään"]
+  assert list(found.train.texts) == ["karvainen koira", "vanha\tsana", "ei mitään"]
   concept = next(one for one in map(json.loads, found.label_concepts) if one["uri"] == D)
   assert concept["names"] == {"fi": "Koira", "sv": "Hund"} and concept["broader"] == [A]
   assert sorted(concept["alternative"]["fi"]) == ["Hauva", "Piski"] and concept["hidden"] == {"fi": ["Koria"]}

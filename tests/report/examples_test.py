@@ -66,7 +66,7 @@ def test_marks_and_what_is_missing():
   reasons = {0: "first", 20: "missed"}
   truth = sp.csr_matrix(([1.0] * 12, [0, 5, *range(20, 30)], [0, 12]), shape=(1, 40))
   test = SimpleNamespace(unfiltered_positives=truth)
-  dataset = SimpleNamespace(labels=SimpleNamespace(texts=names), test=test)
+  dataset = SimpleNamespace(label_names=names, test=test)
   lines, more = examples.labels(dataset, frequency, {0: reasons}, ranking, 0)
   assert [line.kind for line in lines] == ["right"] + ["wrong"] * 4 + ["missed"] * 6 and more == 5
   assert lines[0] == ("right", "<0>", "3.00", 1, "first")

@@ -37,6 +37,7 @@ def _run(train_truth, k, tmp_path=None):
     num_labels=train_truth.shape[1],
     labels=SimpleNamespace(texts=texts),
     label_keys=texts,
+    label_names=texts,
   )
   return SimpleNamespace(
     config=SimpleNamespace(eval=SimpleNamespace(k=k)),

@@ -7,6 +7,7 @@ import tiny_runs
 
 import xmc_jax
 from xmc_jax import export
+from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.predict import predict_command
 
 URIS = [f"http://a/{number}" for number in range(12)]
@@ -38,7 +39,7 @@ def test_names_are_shown_and_keys_are_uris(workdir, tmp_path, capsys):
   assert list(model.labels) == [word.upper() for word in WORDS] and list(model.keys) == URIS
   assert list(model._run.dataset.labels.texts) == [f"{word.upper()} {word}" for word in WORDS]
   (tmp_path / "texts.txt").write_text("barn kelt\n")
-  predict_command(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "out.jsonl"), 12)
+  predict_command(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "out.jsonl"), LabelRequest(12))
   labels = json.loads((tmp_path / "out.jsonl").read_text())["labels"]
   assert {(one["key"], one["text"]) for one in labels} == set(zip(URIS, map(str.upper, WORDS)))
   assert model.predict(["barn"], 2)[2][0][0] in model.labels
@@ -47,6 +48,9 @@ def test_names_are_shown_and_keys_are_uris(workdir, tmp_path, capsys):
 def test_added_labels_keep_the_names_of_the_others(workdir):
   model = xmc_jax.Model.load(workdir, add_labels={"http://a/new": "zorn", URIS[0]: "x", "y": "KELT"})
   assert list(model.labels)[-2:] == ["SUSA", "zorn"] and model.keys[-1] == "http://a/new"
+  assert model.concept(11)["names"] == {"fi": "SUSA", "sv": "susa"} and model.concept(12) == {}
+  ids = model.predict(["barn"], 13, include=["http://a/new", URIS[3]])[0][0]
+  assert sorted(ids[ids >= 0].tolist()) == [3, 12]
 
 
 def test_an_export_shows_names_and_reads_texts(workdir, tmp_path):

@@ -158,7 +158,11 @@ class Dataset:
   def _of_labels(self, what: str) -> Texts | None:
     if f"labels.{what}.npy" not in self.manifest["files"]:
       return None
-    return Texts.of_offsets(*read_ragged(self.folder, f"labels.{what}", "uint8", num_rows=len(self.labels)))
+    return Texts.of_offsets(
+      *read_ragged(
+        self.folder, f"labels.{what}", "uint8", num_rows=self.manifest["counts"]["labels"]["texts"]
+      )
+    )
 
   def tokenizer(self) -> Tokenizer:
     """Loads the `tokenizers.Tokenizer` that the data were prepared with; DataError if it was without one."""
