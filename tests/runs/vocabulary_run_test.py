@@ -46,7 +46,9 @@ def test_names_are_shown_and_keys_are_uris(workdir, tmp_path, capsys):
 
 
 def test_added_labels_keep_the_names_of_the_others(workdir):
-  model = xmc_jax.Model.load(workdir, add_labels={"http://a/new": "zorn", URIS[0]: "x", "y": "KELT"})
+  model = xmc_jax.Model.load(
+    workdir, scores="hybrid", add_labels={"http://a/new": "zorn", URIS[0]: "x", "y": "KELT"}
+  )
   assert list(model.labels)[-2:] == ["SUSA", "zorn"] and model.keys[-1] == "http://a/new"
   assert model.concept(11)["names"] == {"fi": "SUSA", "sv": "susa"} and model.concept(12) == {}
   ids = model.predict(["barn"], 13, include=["http://a/new", URIS[3]])[0][0]
