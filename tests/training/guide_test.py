@@ -21,9 +21,9 @@ class _Split(list):
 
 def _run(texts, truth, held_out=2):
   counts = {"train": {"texts": 1200}, "test": {"texts": 30}, "labels": {"texts": 3}}
-  names = types.SimpleNamespace(texts=["window manager", "sound\n", "x" * 80])
+  names = ["window manager", "sound\n", "x" * 80]
   manifest = {"name": "mine", "counts": counts, "notices": ["a guess"]}
-  dataset = types.SimpleNamespace(manifest=manifest, train=_Split(texts, truth), labels=names)
+  dataset = types.SimpleNamespace(manifest=manifest, train=_Split(texts, truth), label_names=names)
   config = types.SimpleNamespace(
     train=types.SimpleNamespace(num_epochs=5), eval=types.SimpleNamespace(metric="P@1")
   )
