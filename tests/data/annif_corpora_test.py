@@ -91,3 +91,17 @@ def test_other_short_texts_are_matched_by_uri(folder, tmp_path):
   tested, notes = data.with_test_rows(trained, tmp_path / "other" / "rows.tsv", 8, tmp_path / "rows")
   assert names(tested.test, tested) == [("c", ["two"])]
   assert notes[-1].startswith("labels that the run lacks are left out: 1 ('http://a/9'), in 1 of 2")
+
+
+def test_other_tables_call_labels_as_the_vocabulary_does(tmp_path):
+  """By notation, or by a name in another language than what is shown."""
+  write(
+    tmp_path / "own" / "v.csv",
+    "uri,notation,label_fi,label_sv\nhttp://a/1,59,eläin,djur\nhttp://a/2,60,koira,hund",
+  )
+  write(tmp_path / "own" / "a-train.tsv", "eläin koira\t<http://a/1> <http://a/2>\n")
+  write(tmp_path / "rows.csv", "text,labels\nc,59;hund\n")
+  options = {"test_fraction": 0, "language": "fi", "cache_dir": tmp_path / "cache"}
+  trained = data.load(tmp_path / "own", tokenizer=data.train_tokenizer(["a b c"], 30), **options)
+  tested, _ = data.with_test_rows(trained, tmp_path / "rows.csv", 8, tmp_path / "rows")
+  assert names(tested.test, tested) == [("c", ["eläin", "koira"])]

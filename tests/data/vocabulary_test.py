@@ -160,7 +160,6 @@ def test_few_unknown_uris_are_left_out_and_many_refused(folder):
   found = load(folder, **options)
   assert "vocabulary.ttl: unknown labels: 1, such as 'http://a/n'; uses: 1; left out" in notes(found)
   assert found.train.truth.nnz == 21
-  refused(folder, "line 21: expected a label of vocabulary.ttl, found 'http://a/n'", unknown_labels="refuse")
   kept = load(folder, unknown_labels="keep", **options)
   uri = json.loads(kept.label_concepts[-1])["uri"]
   assert kept.label_keys[-1] == kept.label_names[-1] == uri == "http://a/n"
@@ -233,3 +232,11 @@ def test_skos_without_rdflib(folder, monkeypatch):
 def test_a_label_file_comes_before_a_vocabulary(folder):
   samples.write(folder / "labels.csv", f"uri,title\n{A},x\n{D},y\n{OLDER},z\n")
   assert list(load(folder).labels.texts) == ["x", "y", "z"]
+
+
+def test_a_table_takes_no_vocabulary_that_it_was_not_given(tmp_path):
+  """What lies beside may be anything; a table may look like a vocabulary."""
+  write(tmp_path / "meta.ttl", PREFIXES + ":x rdfs:label 'dogs'@en .")
+  write(tmp_path / "train.csv", "uri,text,label_sport,label_music\n1,a match,1,0\n2,a song,0,1\n")
+  found = load(tmp_path, label_column="label_sport+label_music")
+  assert list(found.label_names) == ["label_sport", "label_music"] and found.label_concepts is None

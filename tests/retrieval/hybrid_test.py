@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from xmc_jax.retrieval import hybrid, hybrid_model
+from xmc_jax.retrieval import hybrid, hybrid_model, sources
 from xmc_jax.retrieval.features import candidates, feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker, fit_model, like_test_time
 from xmc_jax.retrieval.hybrid_model import HybridModel, fixed
@@ -196,9 +196,11 @@ def test_reasons_are_those_of_the_sources(retriever, ranker, count):
       assert all(truth[point, label] and weight > 0 for point, weight in reason.voters)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.05, 0.01])
-def test_a_filter_leaves_labels_out_before_candidates_are_cut(share):
+@pytest.mark.parametrize("few_out", [0, 400])
+@pytest.mark.parametrize("share", [0.97, 0.5, 0.05, 0.01])
+def test_a_filter_leaves_labels_out_before_candidates_are_cut(share, few_out, monkeypatch):
   """The labels that stay keep their order and, where they were candidates, their probability."""
+  monkeypatch.setattr(sources, "_FEW_OUT", few_out)
   ranker = HybridRanker(Retriever(made_corpora.corpus(400, 300)), fixed(NAMES))
   queries, where = made_corpora.queries(20), np.random.default_rng(0).random(400) < share
   every, some = ranker.rank(queries, 400), ranker.rank(queries._replace(where=where), 400)

@@ -49,3 +49,8 @@ CONCEPTS = [concept(["d"], ["s"]), concept(["a", "zzz"]), concept(["a"], ["s"], 
 def test_a_vocabulary_names_many_labels_at_once(include, exclude, expected):
   where = LabelFilter((*KEYS, "e"), CONCEPTS).where(include, exclude)
   assert "".join(np.array([*KEYS, "e"])[where]) == expected
+
+
+def test_a_key_of_several_labels_means_all_of_them_and_the_answer_is_not_to_be_changed():
+  where = LabelFilter(("a", "b", "a")).where(exclude=("a",))
+  assert where.tolist() == [False, True, False] and not where.flags.writeable

@@ -44,9 +44,10 @@ def test_suggestions_for_many_documents(client):
 @pytest.mark.parametrize(
   ("data", "status", "words"),
   [
-    ({}, 422, "the form has no text"),
+    ({"texts": "a"}, 422, "the form has no text"),
     ({"text": "a", "limit": "many"}, 422, "limit must be a whole number"),
     ({"text": "a", "limit": 0}, 422, "a limit of 1 or more"),
+    ({"text": "a", "threshold": "nan"}, 422, "a threshold from 0 to 1"),
     ({"text": "a" * 101}, 422, "a text has 101 characters"),
   ],
 )
@@ -60,3 +61,9 @@ def test_another_project_is_not_found_as_annifs_client_expects(client):
     assert answer.status_code == 404 and answer.json()["detail"] == "Project 'x' not found."
   body = {"documents": [{"text": "a"}] * 4}
   assert client.post(f"{URL}-batch", json=body).json()["error"].endswith("at most 3 documents")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json", "multipart/form-data; boundary=x"])
+def test_only_forms_are_read(client, kind):
+  answer = client.post(URL, content="text=abc", headers={"content-type": kind})
+  assert answer.status_code == 415 and "send a form" in answer.json()["error"]

@@ -127,6 +127,17 @@ def test_what_is_of_no_use_stays_out_until_more_is_trained(data, tmp_path, monke
   assert world.combined == ["depsl", "dexml", "rae_xmc"] and world.begun_anew
 
 
+def test_a_folder_of_before_a_key_existed_goes_on(data, tmp_path, monkeypatch):
+  World(monkeypatch, dict.fromkeys(auto.MEMBERS, 8))
+  auto.train_and_test(config_of(data), tmp_path / "run")
+  record = json.loads((tmp_path / "run" / "auto.json").read_text())
+  del record["given"]["data.language"], record["given"]["data.vocabulary"]
+  (tmp_path / "run" / "auto.json").write_text(json.dumps(record))
+  auto.train_and_test(config_of(data), tmp_path / "run")
+  with pytest.raises(ConfigError, match="other settings"):
+    auto.train_and_test(config_of(data, **{"data.language": "fi"}), tmp_path / "run")
+
+
 def test_other_settings_need_another_folder(data, tmp_path, monkeypatch):
   World(monkeypatch, dict.fromkeys(auto.MEMBERS, 8))
   auto.train_and_test(config_of(data), tmp_path / "run")

@@ -49,13 +49,13 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
     "label_separator": Key("", "tables: between labels in one cell; '' guesses"),
     "label_file": Key("", "label texts of tables and index files; '' looks for labels.*, or Y.txt"),
     "unknown_labels": Key(
-      "auto",
-      "what becomes of labels that label_file or vocabulary lacks; 'auto' drops a vocabulary's, if they are "
-      "at most a tenth, and refuses others",
-      choices=("auto", "refuse", "drop", "keep"),
+      "refuse",
+      "what becomes of labels that label_file or vocabulary lacks; 'refuse' drops a vocabulary's, if they "
+      "are at most a tenth",
+      choices=("refuse", "drop", "keep"),
     ),
-    "vocabulary": Key("", "labels in SKOS, or in Annif's TSV or CSV; '' looks for one in the folder"),
-    "language": Key("", "of a vocabulary's names, or several as 'fi+sv'; '' is the one that most have"),
+    "vocabulary": Key("", "labels in SKOS, or Annif's TSV or CSV; '' looks for one beside Annif's corpora"),
+    "language": Key("", "of a vocabulary's names, or several as 'fi+sv'; '' is that of the texts"),
     "alternative_names": Key(False, "True: a vocabulary's alternative names belong to a label's text, too"),
     "label_text": Key("", "files of labels with columns: a label's text, as 'title+description'; '' guesses"),
     "label_parent": Key(

@@ -1,6 +1,7 @@
 """Copies of an opened data set with more labels, or with other data as its test rows."""
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from xmc_jax.data.formats.source import DEFAULTS, excerpt
 from xmc_jax.data.loading import load
 from xmc_jax.data.prepared import options_for
 from xmc_jax.data.tokens import Encoder
+from xmc_jax.data.vocabulary.concepts import Concept
 from xmc_jax.errors import DataError
 
 _OF_LABELS = ("label_file", "label_text", "label_parent", "vocabulary", "language", "alternative_names")
@@ -103,9 +105,15 @@ def _learnt(dataset: Dataset, rows: Split) -> list[str]:
   return [f"{count:,} of {len(rows):,} texts are among those that the run learnt from"] if count else []
 
 
+def vocabulary_of(dataset: Dataset) -> Vocabulary:
+  """Returns the labels of a data set, by their names, keys and whatever else its vocabulary calls them."""
+  called = [Concept(**json.loads(concept)).cell_names() for concept in dataset.label_concepts or ()]
+  return Vocabulary(list(dataset.label_names), list(dataset.label_keys), cell_names=called)
+
+
 def _columns(dataset: Dataset, other: Dataset) -> np.ndarray:
   """Returns `[L_other]` int64, the id in `dataset` of each label of `other`; -1 if it has none."""
-  known = Vocabulary(list(dataset.label_names), list(dataset.label_keys))
+  known = vocabulary_of(dataset)
   pairs = [(key.strip(), text.strip()) for key, text in zip(other.label_keys, other.label_names)]
   ids = [[*known.ids_of(pair), -1][0] for pair in pairs]
   numbers = dataset.manifest["read_by"].get("numbers", "rows")

@@ -10,6 +10,7 @@ from xmc_jax.metrics.ranking import ratio
 from xmc_jax.types import Array
 
 _BLOCK = 256  # texts computed at once
+_LEAST = 0.001  # of the probabilities that count
 
 
 def best_f1_sizes(probabilities: npt.ArrayLike) -> np.ndarray:
@@ -20,8 +21,8 @@ def best_f1_sizes(probabilities: npt.ArrayLike) -> np.ndarray:
   Σ_i Σ_j P(i of the first s are right) · P(j of the others are right) · 2 i / (s + i + j).
 
   Args:
-    probabilities: `[n, k]` of the k best labels of n texts, the largest first; labels beyond them count as
-      wrong.
+    probabilities: `[n, k]` of the k best labels of n texts, the largest first; labels beyond them, and those
+      below 0.001, count as wrong.
 
   Returns:
     `[n]` int64, 1 to k.
@@ -31,8 +32,12 @@ def best_f1_sizes(probabilities: npt.ArrayLike) -> np.ndarray:
     array([2, 1])
   """
   values = np.clip(np.asarray(probabilities, np.float64), 0, 1)
-  blocks = [_expected_f1(values[start : start + _BLOCK]) for start in range(0, len(values), _BLOCK)]
-  return 1 + np.concatenate([*blocks, np.zeros((0, values.shape[1]))]).argmax(axis=1)
+  counts = np.maximum((values >= _LEAST).sum(axis=1), 1)
+  order, sizes = np.argsort(counts, kind="stable"), np.ones(len(values), np.int64)
+  for start in range(0, len(values), _BLOCK):
+    rows = order[start : start + _BLOCK]
+    sizes[rows] += _expected_f1(values[rows, : counts[rows[-1]]]).argmax(axis=1)
+  return sizes
 
 
 class SetScores(NamedTuple):
@@ -56,7 +61,7 @@ class SetScores(NamedTuple):
 
 
 def score_sets(ids: npt.ArrayLike, truth: Sparse) -> SetScores:
-  """Compares sets of labels with the truth, as scikit-learn's `f1_score` does.
+  """Compares sets of labels with the truth, as scikit-learn's `f1_score` does for labels that occur.
 
   Args:
     ids: `[N, k]` integer label ids in any order, padded with -1.

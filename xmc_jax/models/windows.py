@@ -46,7 +46,7 @@ def read(
     vectors = encode(ids.reshape(-1, width), mask.reshape(-1, width), places, True)
     weights = mask.sum(axis=2).astype(jnp.float32)
     weights = weights / jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
-    return (weights[..., None] * vectors.reshape(*weights.shape, -1)).sum(axis=1)
+    return (weights[..., None] * vectors.reshape(*weights.shape, vectors.shape[-1])).sum(axis=1)
 
   if isinstance(length, int):
     return in_windows(ids, mask)

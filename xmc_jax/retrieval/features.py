@@ -71,7 +71,7 @@ def candidates(block: Block, sources: Sequence[str], k: int, times: int = 1) -> 
   by_ranks = np.where(ids >= 0, (1 / (_SMOOTH + ranks)).sum(axis=-1), -np.inf)
   num_kept, where = times * max(_KEPT, k + k // 2), block.queries.where
   best = np.argsort(-by_ranks, axis=1, kind="stable")[:, :num_kept]
-  if where is not None:  # other labels stay while ranks are counted, so that a filter changes no probability
+  if where is not None:  # others stay while ranks are counted: a filter hardly changes probabilities
     by_ranks = np.where(where[ids], by_ranks, -np.inf)
     best = np.concatenate([best, np.argsort(-by_ranks, axis=1, kind="stable")[:, :num_kept]], axis=1)
   best = np.sort(best, axis=1)

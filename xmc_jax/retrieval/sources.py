@@ -24,7 +24,8 @@ from xmc_jax.retrieval.search import Ranking, padding, values_at, with_bias_colu
 _NEAR = 64  # nearest training queries that are used, by embedding and by words each
 _VOTERS, _SHARPNESS = 50, 8  # a training query's vote is its cosine to this power
 _WORD_VOTERS = 20
-_NUM_FILTERS = 8  # sets of labels whose indexes are kept
+_NUM_FILTERS = 2  # sets of labels whose vectors are kept
+_FEW_OUT = 1000  # labels that are left out by a deeper search
 
 
 class Queries(NamedTuple):
@@ -139,8 +140,7 @@ class Retriever:
       columns = self.columns_of(name, queries.vectors)
       ranked[name] = index.search(columns, k, exclude=exclude)
       if queries.where is not None:
-        labels, some = self._some_labels(name, queries.where.tobytes())
-        some_ids[name] = labels[some.search(columns, min(k, len(labels))).ids]
+        some_ids[name] = self._best_of_some(name, index, columns, k, queries.where)
     unit = unit_rows(vectors)
     num_near = min(_NEAR, len(self.points))
     near = self._memory.search(unit, num_near) if self._memory else padding(len(unit), 0)
@@ -160,6 +160,18 @@ class Retriever:
       )
 
     return [block(start) for start in range(0, len(unit), size)]
+
+  def _best_of_some(
+    self, name: str, index: Index, columns: np.ndarray, k: int, where: np.ndarray
+  ) -> np.ndarray:
+    """Returns the ids of the best labels that may be answers, by a deeper search if nearly all may."""
+    if (num_out := int((~where).sum())) > _FEW_OUT:
+      labels, some = self._some_labels(name, where.tobytes())
+      ids = some.search(columns, min(k, len(labels))).ids
+      return np.where(ids >= 0, labels[ids], -1) if len(labels) else ids
+    deeper = index.search(columns, min(k + (1 << num_out.bit_length()), len(where))).ids
+    ids = np.where((deeper >= 0) & where[deeper], deeper, -1)
+    return np.take_along_axis(ids, np.argsort(ids < 0, axis=1, kind="stable"), axis=1)[:, :k]
 
   def _index_of(self, index: Callable[..., Index], name: str, where: bytes) -> tuple[np.ndarray, Index]:
     """Returns the ids of some labels, and the index of their vectors."""

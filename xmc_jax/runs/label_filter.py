@@ -2,7 +2,6 @@
 
 import functools
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -25,10 +24,14 @@ class LabelFilter:
   """
 
   def __init__(self, keys: Sequence[str], concepts: Iterable[str] = ()):
-    self._keys, self._concepts = keys, [json.loads(concept) for concept in concepts]
-    deprecated = [label for label, concept in enumerate(self._concepts) if concept["deprecated"]]
-    self._current = np.ones(len(keys), bool)
-    self._current[deprecated] = False
+    self._keys, self._current = keys, np.ones(len(keys), bool)
+    self._narrower: dict[str, list[int]] = {}
+    self._of_scheme: dict[str, list[int]] = {}
+    for label, concept in enumerate(map(json.loads, concepts)):
+      self._current[label] = not concept["deprecated"]
+      for field, labels in (("broader", self._narrower), ("schemes", self._of_scheme)):
+        for uri in concept[field]:
+          labels.setdefault(uri, []).append(label)
     self.where = functools.lru_cache(_KEPT)(self._where)
 
   def _where(self, include: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> np.ndarray | None:
@@ -42,53 +45,43 @@ class LabelFilter:
       UserError: a name means no label.
     """
     where = np.full(len(self._keys), not include)
-    for name in include:
-      where[self._labels("include", name)] = True
-    named = [self._id_of[name] for name in include if name in self._id_of]
+    where[self._labels("include", include)] = True
     where &= self._current
-    where[named] = True
-    for name in exclude:
-      where[self._labels("exclude", name)] = False
+    where[[label for name in include for label in self._ids_of.get(name, ())]] = True
+    where[self._labels("exclude", exclude)] = False
+    where.setflags(write=False)
     return None if where.all() else where
 
-  def _labels(self, what: str, name: str) -> list[int]:
-    """Returns the ids of the labels that a name means."""
-    if name in self._id_of:
-      return [self._id_of[name]]
-    found = []
-    if name.startswith(_BELOW):
-      found = self._below(name.removeprefix(_BELOW))
-    elif name.startswith(_SCHEME):
-      found = self._of_scheme[name.removeprefix(_SCHEME)]
-    if not found:
-      raise UserError(f"{what}: {name!r:.80} is the key of no label, such as {self._keys[0]!r:.80}")
-    return found
+  def _labels(self, what: str, names: tuple[str, ...]) -> list[int]:
+    """Returns the ids of the labels that names mean."""
+    ids: list[int] = []
+    tops: list[str] = []
+    for name in dict.fromkeys(names):
+      key = name.removeprefix(_BELOW)
+      of_scheme = self._of_scheme.get(name.removeprefix(_SCHEME)) if name.startswith(_SCHEME) else None
+      if name in self._ids_of:
+        ids += self._ids_of[name]
+      elif key != name and (key in self._ids_of or key in self._narrower):
+        tops.append(key)
+      elif of_scheme:
+        ids += of_scheme
+      else:
+        raise UserError(f"{what}: {name!r:.80} is the key of no label, such as {self._keys[0]!r:.80}")
+    return ids + self._below(tops)
 
-  def _below(self, key: str) -> list[int]:
-    reached, waiting = set(), [key]
-    while waiting:
-      key = waiting.pop()
+  def _below(self, tops: list[str]) -> list[int]:
+    """Returns the labels with these keys, and all that are narrower."""
+    reached: set[str] = set()
+    while tops:
+      key = tops.pop()
       if key not in reached:
         reached.add(key)
-        waiting += (self._keys[label] for label in self._narrower[key])
-    return [self._id_of[key] for key in reached if key in self._id_of]
+        tops += (self._keys[label] for label in self._narrower.get(key, ()))
+    return [label for key in reached for label in self._ids_of.get(key, ())]
 
   @functools.cached_property
-  def _id_of(self) -> dict[str, int]:
-    return {key: label for label, key in enumerate(self._keys)}
-
-  @functools.cached_property
-  def _narrower(self) -> dict[str, list[int]]:
-    return self._by("broader")
-
-  @functools.cached_property
-  def _of_scheme(self) -> dict[str, list[int]]:
-    return self._by("schemes")
-
-  def _by(self, field: str) -> dict[str, list[int]]:
-    """Returns the labels of each URI in a field of the concepts."""
-    labels = defaultdict(list)
-    for label, concept in enumerate(self._concepts):
-      for uri in concept[field]:
-        labels[uri].append(label)
-    return labels
+  def _ids_of(self) -> dict[str, list[int]]:
+    ids: dict[str, list[int]] = {}
+    for label, key in enumerate(self._keys):
+      ids.setdefault(key, []).append(label)
+    return ids

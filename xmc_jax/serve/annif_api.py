@@ -3,6 +3,7 @@
 A server has one project, the run. https://github.com/NatLibFi/Annif describes the API.
 """
 
+import math
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.serve import answers
 from xmc_jax.serve.worker import Label, ModelWorker
 
+_FORM = "application/x-www-form-urlencoded"
 _LIMIT = 10  # suggestions where a request does not say, as in Annif
 
 
@@ -54,6 +56,8 @@ def add_routes(api: FastAPI, worker: ModelWorker, name: str) -> None:
     """Suggests labels for a text: a form with `text`, `limit` and `threshold`, as Annif's."""
     if project_id != name:
       return _unknown(project_id)
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+      raise HTTPException(415, f"send a form, with the header Content-Type: {_FORM}")
     form = dict(urllib.parse.parse_qsl((await request.body()).decode("utf-8", "replace"), True))
     if "text" not in form:
       raise HTTPException(422, "the form has no text")
@@ -90,9 +94,12 @@ async def _suggested(
     limit, least = int(given.get("limit", _LIMIT)), float(given.get("threshold", 0))
   except ValueError:
     raise HTTPException(422, "limit must be a whole number, and threshold a number") from None
+  if not worker.model.gives_probabilities:
+    raise HTTPException(422, "scores of this run are no probabilities; serve it with --scores=hybrid")
   limits = worker.limits
-  if not limit >= 1 or len(texts) > limits.max_texts:
-    raise HTTPException(422, f"give a limit of 1 or more, and at most {limits.max_texts} documents")
+  if not limit >= 1 or math.isnan(least) or len(texts) > limits.max_texts:
+    most = f"at most {limits.max_texts} documents"
+    raise HTTPException(422, f"give a limit of 1 or more, a threshold from 0 to 1, and {most}")
   answers.check_lengths(texts, limits.max_text_length)
   labels = LabelRequest(min(limit, limits.max_k))
   found: list[list[Label]] = await answers.answered(worker.predict(texts, labels), request)
@@ -104,8 +111,8 @@ async def _suggested(
 
 def _suggestion(worker: ModelWorker, label: Label) -> dict[str, Any]:
   notation = worker.model.concept(label["id"]).get("notation") or None
-  uri, name, score = label["key"], label["text"], min(max(label["score"], 0.0), 1.0)
-  return {"uri": uri, "label": name, "notation": notation, "score": round(score, 6)}
+  score = round(label["score"], 6)
+  return {"uri": label["key"], "label": label["text"], "notation": notation, "score": score}
 
 
 def _unknown(project_id: str) -> Response:

@@ -85,8 +85,8 @@ def sentence_of(refused: RequestValidationError) -> str:
   _, *place = fault["loc"]
   if not place:
     return 'the body must be a JSON object, such as {"text": "a window manager"}'
-  keys = (f"[{key}]" if isinstance(key, int) else str(key)[:_LONGEST] for key in place)
-  where = "".join(keys)  # as in Python: texts[3]
+  keys = (f"[{key}]" if isinstance(key, int) else f".{key}"[:_LONGEST] for key in place)
+  where = "".join(keys).removeprefix(".")  # as in Python: texts[3]
   if fault["type"] == "extra_forbidden":
     return f"{where} is not a key of this request; /openapi.json lists the keys"
   return f"{where} is wrong: {fault['msg'][:1].lower()}{fault['msg'][1:]}"

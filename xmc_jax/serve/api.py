@@ -72,6 +72,7 @@ def app(
   Example:
     >>> application = xmc_jax.serve.app(xmc_jax.Model.load("runs/dexml-debian"))
   """
+  name = name or "run"
   worker = ModelWorker(model, limits)
   if not 1 <= k <= worker.limits.max_k:
     raise UserError(f"k = {k}: the server ranks 1 to {worker.limits.max_k} labels; set one of these")
@@ -87,7 +88,7 @@ def app(
     Guard,
     max_body_bytes=limits.max_body_bytes,
     metrics=api.state.metrics,
-    routes=[route.path for route in api.routes if hasattr(route, "path")],
+    routes=[route.path.replace("{project_id}", name) for route in api.routes if hasattr(route, "path")],
     allowed_hosts=host_names(allowed_hosts),
   )
   return api
@@ -132,7 +133,7 @@ def _add_model_routes(api: FastAPI, worker: ModelWorker, default_k: int, least: 
     k = default_k if asked.k is None else asked.k
     include, exclude = tuple(asked.include), tuple(asked.exclude)
     try:
-      worker.model.where(include, exclude)
+      await asyncio.to_thread(worker.model.where, include, exclude)
     except UserError as fault:
       raise HTTPException(422, str(fault)) from None
     labels = LabelRequest(k, explain=asked.explain, include=include, exclude=exclude)

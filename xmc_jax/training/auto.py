@@ -142,7 +142,9 @@ class _Budget:
     with contextlib.suppress(FileNotFoundError):
       kept = json.loads(path.read_text(encoding="utf-8"))
       self._earlier, self.members, self.combined = kept["spent"], kept["members"], kept["combined"]
-      if changed := configs.differences(kept["given"], json.loads(json.dumps(given))):
+      # Keys that did not exist yet had their defaults.
+      earlier = {**json.loads(json.dumps(_given(methods.default_config()))), **kept["given"]}
+      if changed := configs.differences(earlier, json.loads(json.dumps(given))):
         raise ConfigError(
           f"{path.parent} holds a run with other settings ({changed[0]}); give --workdir=ANOTHER_FOLDER, or "
           "delete this one to start anew"

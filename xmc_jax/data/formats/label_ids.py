@@ -42,8 +42,8 @@ class Vocabulary:
       keys: what cells may call them besides their texts, in the same order.
       file_name, key_column: the file, and its column of keys, for messages.
       numbers_are_rows: whether a number that is no key is a row of the file.
-      unknown: what becomes of labels that the file lacks: 'refuse', 'drop' or 'keep'; 'auto' drops them if
-        they are few.
+      unknown: what becomes of labels that the file lacks: 'refuse', 'drop' or 'keep'; 'drop_few' drops them
+        if they are few.
       cell_names: what cells may call each label instead of its text, the best name first.
     """
     self.texts = [] if texts is None else texts
@@ -116,7 +116,7 @@ class Vocabulary:
     such = ", ".join(map(excerpt, islice(self._unknown, _SHOWN)))
     counts = f"unknown labels: {len(self._unknown):,}, such as {such}; uses: {self._unknown.total():,}"
     is_few = self._unknown.total() <= _FEW * self.num_uses
-    if self._policy in ("drop", "keep") or (self._policy == "auto" and is_few):
+    if self._policy in ("drop", "keep") or (self._policy == "drop_few" and is_few):
       became = "added" if self._policy == "keep" else "left out"
       return [*shared, f"{self._file_name}: {counts}; {became}"]
     place, row = self._first

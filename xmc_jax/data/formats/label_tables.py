@@ -102,8 +102,11 @@ def _parents(values: list[object], keys: list[str], place: Place, column: str) -
   return parents
 
 
-def find_label_file(path: Path, options: Options) -> Path | None:
-  """Returns the file of labels beside a table or in a folder: the options', `labels.*` or a vocabulary."""
+def find_label_file(path: Path, options: Options, points: Sequence[Path] = ()) -> Path | None:
+  """Returns the file of labels beside a table or in a folder: the options', `labels.*` or a vocabulary.
+
+  `points` are the folder's tables of points.
+  """
   folder = path.parent if path.is_file() else path
   if options.vocabulary:
     return _named_vocabulary(folder, options)
@@ -111,7 +114,7 @@ def find_label_file(path: Path, options: Options) -> Path | None:
     return named_file(folder, options)
   stems = ("labels", "lbl", "output-labels", "output-items")  # the last two are PECOS's
   names = [stem + kind for stem in stems for kind in (".txt", *SUFFIXES)]
-  return None if path.is_file() else find(folder, *names) or vocabulary_files.find(folder, options)
+  return None if path.is_file() else find(folder, *names) or vocabulary_files.find(folder, options, points)
 
 
 def repeated_keys(path: Path, table: LabelTable) -> list[str]:

@@ -24,7 +24,7 @@ class Options(NamedTuple):
   label_column: str = ""
   label_separator: str = ""
   label_file: str = ""
-  unknown_labels: str = "auto"
+  unknown_labels: str = "refuse"
   label_text: str = ""
   label_parent: str = ""
   test_fraction: float = 0.2

@@ -162,6 +162,13 @@ def find_splits(
   return train, test
 
 
+def is_annifs(path: Path, options: Options) -> bool:
+  """Returns whether a table or a folder of documents is one of Annif's, beside which a vocabulary lies."""
+  if path.is_dir() or (suffix(path) == ".tsv" and short_texts.is_corpus(path, options)):
+    return True
+  return suffix(path) == ".csv" and "subject_uris" in column_names(path, [], options)
+
+
 def find_documents(folder: Path, label_file: Path | None) -> tuple[SplitFiles | None, SplitFiles | None]:
   """Returns the same as `find_splits` of folders of documents: `train/` and so on, or `folder` itself."""
   train, validation, test = (

@@ -16,6 +16,7 @@ from xmc_jax.data.formats.label_cells import CellSurvey, cell_of
 from xmc_jax.data.formats.label_ids import Vocabulary
 from xmc_jax.data.formats.source import KeyedTexts, Options, Pairs, Place, Rows, excerpt, hashes_of, some_of
 from xmc_jax.data.formats.table_files import SUFFIXES, SplitFiles, find_splits, records, suffix
+from xmc_jax.data.vocabulary import files as vocabulary_files
 from xmc_jax.errors import ConfigError, DataError
 
 LOOKS_FOR = (
@@ -29,10 +30,12 @@ _HUB_FOLDER = "data"  # where repositories of the hub have their tables
 
 def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
   """Returns the `Source` fields of this layout, or None if there is no such table; refuses several."""
-  labels = label_tables.find_label_file(path, options)
   if path.is_file():
+    labels = label_tables.find_label_file(path, options)
     return source_fields(SplitFiles((path,)), None, labels, options, notices)
   train, test = find_splits(path, POINT_SUFFIXES, notices)
+  points = [*(train.files if train else ()), *(test.files if test else ())]
+  labels = label_tables.find_label_file(path, options, points)
   if train is None:
     train, test = table_files.find_documents(path, labels)
   if train is None:
@@ -48,6 +51,8 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
       train = SplitFiles((tables[0],))
   if train is None:
     return None
+  if labels and not options.vocabulary and vocabulary_files.is_vocabulary(labels, options):
+    labels = labels if table_files.is_annifs(train.files[0], options) else None
   return source_fields(train, test, labels, options, notices)
 
 
@@ -197,8 +202,7 @@ class _Tables:
     column, called = table.key_column, [concept.cell_names() for concept in table.concepts]
     if called:
       column = ""  # URIs are in none
-    elif unknown == "auto":
-      unknown = "refuse"
+      unknown = "drop_few" if unknown == "refuse" else unknown
     return Vocabulary([*table.texts], table.keys, self._label_file.name, are_rows, unknown, column, called)
 
   def _leave_out_deprecated(self, file_name: str) -> None:

@@ -1,7 +1,7 @@
 """Recognises the files of vocabularies, and reads Annif's TSV (`<uri>⇥name`) and CSV (`uri,label_en`)."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -33,12 +33,15 @@ def is_vocabulary(path: Path, options: Options = DEFAULTS) -> bool:
   return False
 
 
-def find(folder: Path, options: Options) -> Path | None:
-  """Returns the one vocabulary of a folder, None if there is none; refuses several."""
+def find(folder: Path, options: Options, points: Sequence[Path] = ()) -> Path | None:
+  """Returns the one vocabulary of a folder besides `points`, None if there is none; refuses several."""
   found = [
     file
     for file in sorted(folder.iterdir())
-    if file.is_file() and is_vocabulary(file, options) and not document_folders.is_of_document(file)
+    if file.is_file()
+    and file not in points
+    and is_vocabulary(file, options)
+    and not document_folders.is_of_document(file)
   ]
   if len(found) > 1:
     names = some_of([file.name for file in found])
