@@ -135,7 +135,7 @@ def test_a_folder_of_before_a_key_existed_goes_on(data, tmp_path, monkeypatch):
   (tmp_path / "run" / "auto.json").write_text(json.dumps(record))
   auto.train_and_test(config_of(data), tmp_path / "run")
   with pytest.raises(ConfigError, match="other settings"):
-    auto.train_and_test(config_of(data, **{"data.language": "fi"}), tmp_path / "run")
+    auto.train_and_test(config_of(data, **{"data.quoting": "none"}), tmp_path / "run")
 
 
 def test_other_settings_need_another_folder(data, tmp_path, monkeypatch):
