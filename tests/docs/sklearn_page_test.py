@@ -24,7 +24,7 @@ def test_the_code_runs(tmp_path, monkeypatch, capfd):
   known: dict = {}
   first, *others = blocks(PAGE, "python")
   exec(first, known)
-  assert known["model"].predict(["a music player for the terminal"]) == [["audio", "terminal"]]
+  assert known["model"].predict(["a music player for the terminal"]) == [["audio", "terminal", "desktop"]]
   for block in others:
     exec(block, known)
   assert capfd.readouterr() == ("", "")

@@ -24,7 +24,7 @@ _COMMON = {
 }
 CASES = {
   "dexml": {},
-  "unidec": {**tiny_runs.UNIDEC, "eval.fusion_rows": 100},
+  "unidec": {**tiny_runs.UNIDEC, "eval.fusion_rows": 100, "train.learning_rate": 0.3},
   "rae_xmc": tiny_runs.RAE_XMC,
 }
 
@@ -34,7 +34,7 @@ CASES = {
 def test_the_last_step_is_tested_as_if_it_were_the_best(name, tmp_path):
   """As a copy of the run ranks that has no better parameters, and nothing that was fitted to them."""
   data, workdir, bare = tiny_runs.write_data(tmp_path / "data"), tmp_path / "run", tmp_path / "bare"
-  commands.train_and_test(tiny_runs.config(data, **_COMMON, **CASES[name]), workdir)
+  commands.train_and_test(tiny_runs.config(data, **{**_COMMON, **CASES[name]}), workdir)
   run = runs.reopen(workdir)
   best, last = run.trained().step, run.trained(last=True).step
   assert best < last, "choose settings under which validation falls in the end"
