@@ -224,3 +224,17 @@ def test_a_filter_holds_for_a_source_alone(retriever, ranker, name):
   for row in range(9):
     expected = [label for label in every.ids[row].tolist() if label >= 0 and where[label]]
     assert [label for label in some.ids[row].tolist() if label >= 0] == expected
+
+
+@pytest.mark.parametrize("few_out", [0, 400])
+def test_labels_that_no_source_has_among_its_best_are_answers_where_others_may_not(few_out, monkeypatch):
+  monkeypatch.setattr(sources, "_FEW_OUT", few_out)
+  monkeypatch.setattr(hybrid, "_DEPTH", 10)
+  ranker = HybridRanker(Retriever(made_corpora.corpus(400, 300)), fixed(NAMES))
+  query = made_corpora.queries(1)
+  found = ranker.rank(query, 10).ids[0]
+  (block,) = ranker._retriever.blocks(query, 10, 64)
+  near = {*found.tolist(), *(label for source in SOURCES.values() for label in source(block).ids[0].tolist())}
+  where = ~np.isin(np.arange(400), list(near))
+  some = ranker.rank(query._replace(where=where), 10).ids[0]
+  assert (some >= 0).all() and where[some].all()
