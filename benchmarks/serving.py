@@ -79,10 +79,10 @@ async def measured(port: int, requests: list[bytes], clients: int, most: int, li
   }
 
 
-def started(workdir: pathlib.Path) -> tuple[subprocess.Popen, int, float]:
-  """Starts a server; returns it, its port and the seconds until it was ready."""
+def started(workdir: pathlib.Path, *more: str) -> tuple[subprocess.Popen, int, float]:
+  """Starts a server, with more flags; returns it, its port and the seconds until it was ready."""
   start = time.perf_counter()
-  command = [sys.executable, "-m", "xmc_jax.main", "--mode=serve", f"--workdir={workdir}", "--port=0"]
+  command = [sys.executable, "-m", "xmc_jax.main", "--mode=serve", f"--workdir={workdir}", "--port=0", *more]
   server = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True)
   line = server.stdout.readline()
   found = re.search(r"http://\S+:(\d+)", line)
