@@ -16,6 +16,7 @@ A table is written between a mark and `<!-- end -->`, in percent, minutes and GB
   <!-- planned: NAME ... -->         the same programs beside --mode=plan
   <!-- lease -->                     what benchmarks.accelerator predicts, and what its lease measured
   <!-- serving -->                   what benchmarks.serving measured
+  <!-- annif: SET -->           what benchmarks.annif measured on a corpus
   <!-- hybrid cost -->               what benchmarks.hybrid_cost measured
   <!-- settings: METHOD -->          a method's own settings; every_day, several, or without a name the others
   <!-- api -->                       the public names of each part of the library
@@ -34,6 +35,7 @@ from claim_tables import claim_table, claims_csv, epochs_table, minutes_table, s
 from markdown_table import markdown_table  # noqa: E402
 from setting_tables import settings_list  # noqa: E402
 from speed_tables import (  # noqa: E402
+  annif_table,
   compiled_table,
   hybrid_cost_table,
   lease_table,
@@ -210,6 +212,7 @@ _OF_RESULTS = {
   "planned": planned_table,
   "lease": lease_table,
   "serving": serving_table,
+  "annif": annif_table,
   "hybrid cost": hybrid_cost_table,
 }
 _KINDS = {

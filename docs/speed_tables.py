@@ -1,4 +1,4 @@
-"""Makes tables of speed: of the server, of the hybrid ranking, and of accelerators.
+"""Makes tables of speed: of the server, of the hybrid ranking, of accelerators, and beside Annif.
 
 docs/results/accelerator.json is what benchmarks.accelerator.compiled keeps; docs/results/lease/ has the facts
 of its `lease` by device, and what its `predict` keeps.
@@ -12,6 +12,15 @@ from typing import Any
 from markdown_table import markdown_table
 
 _ENCODERS = {"minilm": "MiniLM-L6"}  # of the server's runs, by name; the demo's has a bag
+_BESIDE_ANNIF = {
+  "bonsai": "Annif: omikuji, Bonsai",
+  "parabel": "Annif: omikuji, Parabel",
+  "fasttext": "Annif: fastText",
+  "mllm": "Annif: MLLM",
+  "ensemble": "Annif: ensemble of Bonsai, fastText, MLLM",
+  "xmc_jax": "`auto`",
+  "with_xmc_jax": "Annif: ensemble of Bonsai and `auto`",
+}
 _COLUMNS = {
   "predicted_seconds": "predicted seconds",
   "gigabytes_of_products": "GB of products",
@@ -142,3 +151,16 @@ def hybrid_cost_table(_: list[str], results: pathlib.Path) -> str:
     times = [f"{found['open_seconds']:.1f}", fit, f"{of_many:.2f}", f"{found['ms_alone']:.1f}"]
     lines.append([name, *times, f"{found['peak_GB']:.1f}{data}"])
   return markdown_table(["", "open, s", "fit, s", "ms, one of many", "ms, alone", "GB, of that data"], lines)
+
+
+def annif_table(names: list[str], results: pathlib.Path) -> str:
+  """Returns a Markdown table of what benchmarks.annif measured on a corpus, in percent, minutes and GB."""
+  rows = json.loads((results / f"annif_{names[0]}.json").read_text(encoding="utf-8"))["rows"]
+  metrics = ("F1@5", "NDCG@10", "Precision@1")
+  best = {metric: max(row[metric] for row in rows.values()) for metric in metrics}
+  lines = []
+  for name, row in rows.items():
+    mark = {metric: "**" * (row[metric] == best[metric]) for metric in metrics}
+    cells = [f"{mark[metric]}{100 * row[metric]:.1f}{mark[metric]}" for metric in metrics]
+    lines.append([_BESIDE_ANNIF[name], *cells, f"{row['minutes']:.1f}", f"{row['GB']:.1f}"])
+  return markdown_table(["", "F1@5", "nDCG@10", "P@1", "minutes", "GB"], lines)
