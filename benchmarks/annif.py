@@ -159,8 +159,8 @@ def row_of(desk: Desk, name: str, rows: dict[str, dict]) -> dict:
 
 
 def main() -> None:
-  empty = {"data": pathlib.Path, "annif": pathlib.Path, "runs": _ROOT / "runs" / "annif"}
-  given = flags.parse(__doc__, **empty, minutes=10.0, language="fi", rows=tuple(_PROJECTS))
+  paths = {"data": pathlib.Path, "annif": pathlib.Path, "runs": _ROOT / "runs" / "annif"}
+  given = flags.parse(__doc__, **paths, minutes=10.0, language="fi", rows=tuple(_PROJECTS))
   given.data = given.data.resolve()
   desk = Desk(given, given.runs.resolve() / given.data.name)
   desk.folder.mkdir(parents=True, exist_ok=True)
