@@ -1,4 +1,4 @@
-"""P, nDCG, R, PSP, PSnDCG, coverage, propensities: hand-worked numbers, then a brute-force reference."""
+"""P, nDCG, R, PSP, PSnDCG, coverage, LRAP, propensities: hand-worked numbers, then by references."""
 
 import math
 
@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import scipy.sparse
+from sklearn.metrics import label_ranking_average_precision_score
 
 from xmc_jax import metrics
 
@@ -169,6 +170,46 @@ def test_coverage_counts_each_label_once():
   # Label 0 is found twice and label 2 is carried by nobody.
   twice = scipy.sparse.csr_array([[1, 1, 0], [1, 0, 0]])
   assert metrics.coverage([[0], [0]], twice, ks=(1,)) == {"coverage@1": 1 / 2}
+
+
+def scored(seed):
+  """True labels [40, 20], scores of which about half are 0, and the ids of the others, best first."""
+  rng = np.random.default_rng(seed)
+  truth, scores = rng.random((40, 20)) < 0.1, rng.random((40, 20)) * (rng.random((40, 20)) < 0.5)
+  order = np.argsort(-scores, axis=1)
+  return truth, scores, np.where(np.take_along_axis(scores, order, axis=1) > 0, order, -1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lrap_is_scikit_learns_over_rows_with_labels(seed):
+  truth, scores, ids = scored(seed)
+  truth[0], truth[1] = False, True
+  labelled = truth.any(axis=1)
+  expected = label_ranking_average_precision_score(truth[labelled], scores[labelled])
+  assert metrics.lrap(ids, scipy.sparse.csr_array(truth)) == pytest.approx(expected, rel=1e-12)
+  of_all = label_ranking_average_precision_score(truth, scores)  # rows without labels count as 1
+  assert expected * labelled.mean() + (~labelled).mean() == pytest.approx(of_all)
+
+
+def test_lrap_by_hand():
+  # Row 0: label 2 at rank 1, label 0 at rank 3. Row 1: label 4 at rank 2; 1 and 3 tie at rank 5.
+  assert metrics.lrap(IDS, TRUTH) == pytest.approx(((1 + 2 / 3) / 2 + (1 / 2 + 2 * 3 / 5) / 3) / 2)
+  assert metrics.lrap(np.zeros((3, 0), int), TRUTH) == pytest.approx((2 / 5 + 3 / 5) / 2)
+  assert metrics.lrap(IDS, scipy.sparse.csr_array((3, 5))) == 0
+
+
+@pytest.mark.parametrize("seed, k", [(0, 1), (1, 5), (2, 10), (3, 20)])
+def test_ndcg_is_annifs_but_for_rows_without_labels(seed, k):
+  truth, _, ids = scored(seed)
+  values = np.ones(len(truth))  # Annif's of a row without labels
+  for row in np.flatnonzero(truth.any(axis=1)):
+    dcg, ideal = (
+      np.sum(truth[row, order] / np.log2(np.arange(len(order)) + 2))
+      for order in (ids[row, ids[row] >= 0][:k], np.flatnonzero(truth[row])[:k])
+    )
+    values[row] = dcg / ideal
+  found = metrics.evaluate(ids, scipy.sparse.csr_array(truth), ks=(k,))[f"nDCG@{k}"]
+  assert found + np.mean(~truth.any(axis=1)) == pytest.approx(values.mean(), rel=1e-12)
 
 
 def test_hand_worked_propensities():

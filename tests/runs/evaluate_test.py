@@ -65,7 +65,7 @@ RANKING = Ranking(
 def test_metrics_by_hand():
   found = evaluate.score(_run(TRAIN, 3), SPLIT, RANKING)
   names = ("P", "nDCG", "R", "F1", "PSP", "PSnDCG", "coverage")
-  assert set(found) == {f"{name}@{k}" for name in names for k in (1, 3)}
+  assert set(found) == {f"{name}@{k}" for name in names for k in (1, 3)} | {"LRAP"}
   assert list(evaluate.shown(found)) == ["P@1", "P@3", "nDCG@1", "nDCG@3", "PSP@1", "PSP@3"]
   assert found["P@1"] == pytest.approx(1 / 3)  # the third row has no labels, and counts as 0
   assert found["P@3"] == pytest.approx((1 / 3 + 2 / 3) / 3)
@@ -77,6 +77,7 @@ def test_metrics_by_hand():
   inverse = 1 + c * (counts + 1.5) ** -0.55
   assert found["PSP@1"] == pytest.approx(inverse[2] / (inverse[2] + inverse[1]), rel=1e-5)
   assert found["PSP@3"] == pytest.approx(1.0)
+  assert found["LRAP"] == pytest.approx((1 + (1 / 2 + 2 / 3) / 2) / 2)
 
 
 def test_predictions_keep_scores_of_zero_and_their_order(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from xmc_jax.metrics.hits import num_rows_without_labels
 from xmc_jax.metrics.intervals import Difference, bootstrap_intervals, holm, paired_differences
 from xmc_jax.metrics.label_sets import SetScores, best_f1_sizes, score_sets
 from xmc_jax.metrics.propensity import inverse_propensity
-from xmc_jax.metrics.ranking import FAMILIES, coverage, evaluate, ratio
+from xmc_jax.metrics.ranking import FAMILIES, coverage, evaluate, lrap, ratio
 from xmc_jax.metrics.slices import contributions, frequency_deciles, frequency_groups, head_torso_tail
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
   "head_torso_tail",
   "holm",
   "inverse_propensity",
+  "lrap",
   "num_rows_without_labels",
   "paired_differences",
   "ratio",

@@ -114,6 +114,34 @@ def coverage(ids: npt.ArrayLike, truth: Sparse, *, ks: Sequence[int] = (1, 3, 5)
   return {f"coverage@{k}": float(ratio(np.unique(hits.labels[hits.ranks < k]).size, present)) for k in ks}
 
 
+def lrap(ids: npt.ArrayLike, truth: Sparse) -> float:
+  r"""Computes the label ranking average precision, as scikit-learn does where unranked labels tie at the end.
+
+  .. math:: LRAP = \text{mean over rows with labels of } \tfrac1{|y_i|} \sum_{l \in y_i} t_{il} / r_{il}
+
+  where r is the rank of a true label and t counts the true labels up to it; without a rank, r = L and
+  t = |y_i|. Rows without labels are skipped; scikit-learn counts them as 1.
+
+  Args:
+    ids: `[N, K]` integer label ids, best first, padded with -1.
+    truth: sparse `[N, L]` true labels: any stored non-zero counts as 1.
+
+  Example:
+    >>> import scipy.sparse
+    >>> lrap([[2, 1]], scipy.sparse.csr_array([[1, 0, 1, 0]]))  # (1 / 1 + 2 / 4) / 2
+    0.75
+  """
+  truth = as_truth(truth)
+  hits = find_hits(ids, truth)
+  order = np.lexsort((hits.ranks, hits.rows))
+  rows = hits.rows[order]
+  found = np.bincount(rows, minlength=truth.counts.size)
+  before = np.arange(rows.size) - (np.cumsum(found) - found)[rows]
+  ranked = np.bincount(rows, (1 + before) / (1 + hits.ranks[order]), minlength=found.size)
+  gains = ranked + ratio((truth.counts - found) * truth.counts, truth.num_labels)
+  return float(ratio(gains, truth.counts).sum() / max(np.count_nonzero(truth.counts), 1))
+
+
 def earnings(
   hits: Hits, truth: Truth, ks: Sequence[int], inverse_propensity: npt.ArrayLike | None = None
 ) -> dict[str, Earning]:

@@ -105,10 +105,10 @@ def _why(
 
 
 def score(run: Run, split: data.Split, ranking: Ranking) -> dict[str, float]:
-  """Computes every metric as a fraction, at each k of 1, 3, 5, 10 and 100 up to `config.eval.k`."""
+  """Computes LRAP and, at each k of 1, 3, 5, 10 and 100 up to `config.eval.k`, every metric as a fraction."""
   truth, ks = split.unfiltered_positives, _depths(run)
   means = metrics.evaluate(ranking.ids, truth, ks=ks, inverse_propensity=run.data.inverse_propensity)
-  return {**means, **metrics.coverage(ranking.ids, truth, ks=ks)}
+  return {**means, **metrics.coverage(ranking.ids, truth, ks=ks), "LRAP": metrics.lrap(ranking.ids, truth)}
 
 
 def validate(trained: Trained) -> dict[str, float]:
@@ -141,8 +141,8 @@ def write_report(
 ) -> dict[str, float]:
   """Scores the test rows; writes report/metrics.json and predictions/test.npz.
 
-  metrics.json holds the means, their bootstrap 95 % intervals (coverage has none), and the parts of the
-  metrics at 1 and 5 by label frequency. `by_source` holds the means of other rankings and is stored as it is.
+  metrics.json holds the means, their bootstrap 95 % intervals (coverage and LRAP have none), and the parts of
+  the metrics at 1 and 5 by label frequency. `by_source` holds the means of other rankings, stored as it is.
   `suffix` is appended to the files' names. If scores are `probabilities`, 'calibration' compares them with
   the truth: `ece` and `bins` of all ranked labels, `ece_first` of the first label of each row, and a `note`
   if that is large; 'sets' measures the sets with the best expected F1. `means` is the result of `score`, if
