@@ -62,3 +62,15 @@ def test_scores_of_sets_equal_scikit_learns(seed):
 def test_scores_of_nothing_are_0():
   found = metrics.score_sets(np.full((2, 3), -1), sp.csr_array((2, 4)))
   assert (found.sample_f1, found.micro_f1, found.macro_f1, found.mean_size) == (0, 0, 0, 0)
+
+
+def test_labels_given_in_place_of_others():
+  """Rows miss {0, 1}, {1}, {}, {3}, {4}; they are wrongly given {2, 3}, {2}, {4}, {}, {3}."""
+  truth = sp.csr_array(
+    [[1, 1, 0, 0, 0], [1, 0.5, 0, 0, 0], [1, 0, 0, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
+  )
+  ids = np.array([[3, 2, -1], [2, -1, 0], [4, 0, -1], [-1, -1, -1], [-1, 3, -1]])
+  pairs = [[1, 2, 2], [0, 2, 1], [0, 3, 1], [1, 3, 1], [4, 3, 1]]
+  assert metrics.confusions(ids, truth).tolist() == pairs
+  assert metrics.confusions(ids, truth, most=2).tolist() == pairs[:2]
+  assert metrics.confusions(np.full((5, 0), -1), truth).shape == (0, 3)

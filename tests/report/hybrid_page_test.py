@@ -1,16 +1,20 @@
 """A page of a run that ranks by all sources, or by one: one scale, reliability, reasons."""
 
+import collections
 import csv
 import html
+import itertools
 import json
 import re
+import types
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from page_runs import HOSTILE, written
 
-from xmc_jax import metrics
-from xmc_jax.report import scores
+from xmc_jax import metrics, sanitize
+from xmc_jax.report import one_run, scores
 from xmc_jax.runs import evaluate
 
 
@@ -59,6 +63,37 @@ def test_the_table_of_labels_counts_what_sets_give(hybrid_run, undrawn):
     right, wrong, missed = (int(row[name]) for name in ("TP", "FP", "FN"))
     assert right + wrong == (given == label).sum() and right + missed == int(row["test_points"])
     assert float(row["F1"]) == pytest.approx(2 * right / max(2 * right + wrong + missed, 1), abs=1e-4)
+
+
+def test_the_table_of_confusions_counts_what_sets_give_and_miss(hybrid_run, undrawn):
+  page, dataset = written(hybrid_run), hybrid_run.run.dataset
+  path = page.path.with_name("confusions.csv")
+  assert path.name in page.text
+  with path.open(encoding="utf-8", newline="") as file:
+    rows = list(csv.DictReader(file))
+  sizes = metrics.best_f1_sizes(hybrid_run.ranking.scores)
+  expected = collections.Counter()
+  for ids, size, true in zip(hybrid_run.ranking.ids, sizes, dataset.test.unfiltered_positives):
+    given, true = set(ids[:size].tolist()), set(true.indices.tolist())
+    expected.update(itertools.product(true - given, given - true))
+  counts = [int(row["test_points"]) for row in rows]
+  assert counts == sorted(expected.values(), reverse=True)[:1000] and max(counts) > 1
+  names = [
+    (sanitize.line(key), sanitize.line(text)) for key, text in zip(dataset.label_keys, dataset.labels.texts)
+  ]
+  for row in rows:
+    pair = [names.index((row[f"{one}_key"], row[f"{one}_label"])) for one in ("missed", "given")]
+    assert expected[tuple(pair)] == int(row["test_points"]) and row["share_broader"] == ""
+
+
+def test_confused_labels_may_share_a_broader_concept(tmp_path):
+  concepts = [json.dumps({"broader": broader}) for broader in (["x", "y"], ["y"], [])]
+  test = types.SimpleNamespace(unfiltered_positives=sp.csr_matrix([[1, 0, 0], [1, 0, 0]]))
+  of_labels = {"label_keys": ["a", "b\n", "c"], "label_names": ["A", "B", "C"], "label_concepts": concepts}
+  dataset = types.SimpleNamespace(test=test, **of_labels)
+  one_run._write_confusions(tmp_path / "confusions.csv", dataset, np.array([[1, 2], [1, -1]]))
+  lines = (tmp_path / "confusions.csv").read_text().splitlines()
+  assert lines[1:] == ["a,A,b,B,2,1", "a,A,c,C,1,0"]
 
 
 def test_each_label_that_is_shown_has_its_reason(hybrid_run, undrawn):

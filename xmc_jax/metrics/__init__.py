@@ -9,7 +9,7 @@ measures something else: whether predicted probabilities are right as often as t
 from xmc_jax.metrics.calibration import Reliability, reliability
 from xmc_jax.metrics.hits import num_rows_without_labels
 from xmc_jax.metrics.intervals import Difference, bootstrap_intervals, holm, paired_differences
-from xmc_jax.metrics.label_sets import SetScores, best_f1_sizes, score_sets
+from xmc_jax.metrics.label_sets import SetScores, best_f1_sizes, confusions, score_sets
 from xmc_jax.metrics.propensity import inverse_propensity
 from xmc_jax.metrics.ranking import FAMILIES, coverage, evaluate, lrap, ratio
 from xmc_jax.metrics.slices import contributions, frequency_deciles, frequency_groups, head_torso_tail
@@ -21,6 +21,7 @@ __all__ = [
   "SetScores",
   "best_f1_sizes",
   "bootstrap_intervals",
+  "confusions",
   "contributions",
   "coverage",
   "evaluate",

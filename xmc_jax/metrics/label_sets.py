@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 
 from xmc_jax.metrics.hits import Sparse, as_truth, find_hits
 from xmc_jax.metrics.ranking import ratio
@@ -86,6 +87,34 @@ def score_sets(ids: npt.ArrayLike, truth: Sparse) -> SetScores:
   means = [float(part.mean()) if len(part) else 0.0 for part in (*f1, given)]
   micro = float(ratio(2 * len(hits.rows), given.sum() + pairs.counts.sum()))
   return SetScores(num_given, num_true, num_right, means[0], micro, means[1], means[2])
+
+
+def confusions(ids: npt.ArrayLike, truth: Sparse, most: int = 1000) -> np.ndarray:
+  """Counts which labels are given in place of which.
+
+  Args:
+    ids: `[N, k]` integer label ids in any order, padded with -1.
+    truth: sparse `[N, L]` true labels: any stored non-zero counts as 1.
+    most: returns at most so many pairs.
+
+  Returns:
+    `[n, 3]` integers, the most frequent pair first: a true label that rows miss, a wrong one that they are
+    given, and the number of rows that do both.
+
+  Example:
+    >>> import scipy.sparse
+    >>> confusions([[0, 1], [1, -1]], scipy.sparse.csr_array([[1, 0, 1], [0, 0, 1]])).tolist()
+    [[2, 1, 2]]
+  """
+  ids, pairs = np.asarray(ids), as_truth(truth)
+  hits, rows = find_hits(ids, pairs), np.nonzero(ids >= 0)[0]
+  given, true, right = (
+    scipy.sparse.csr_array((np.ones(len(at), np.int32), (at, labels)), (len(ids), pairs.num_labels))
+    for at, labels in ((rows, ids[ids >= 0]), pairs[:2], hits[:2])
+  )
+  both = ((true - right).T @ (given - right)).tocsr().tocoo()  # in order, for ties
+  first = np.argsort(-both.data, kind="stable")[:most]
+  return np.stack([both.row[first], both.col[first], both.data[first]], axis=1)
 
 
 def _expected_f1(values: np.ndarray) -> np.ndarray:

@@ -13,7 +13,6 @@ from xmc_jax import config as configs
 from xmc_jax import methods, metrics, sanitize
 from xmc_jax.data import Dataset
 from xmc_jax.distributed import runtime
-from xmc_jax.metrics import SetScores
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
 from xmc_jax.metrics.ranking import ratio
 from xmc_jax.metrics.slices import FREQUENCIES
@@ -31,6 +30,7 @@ _VALIDATION = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 _FOUND = (5, 100)  # k: the share of true labels among the first k
 _OF_SETS = ("TP", "FP", "FN", "F1")
 _OF_LABELS = ("key", "label", "training_points", "test_points", "R@1", "R@5", "mean_reciprocal_rank")
+_OF_CONFUSIONS = ("missed_key", "missed_label", "given_key", "given_label", "test_points", "share_broader")
 _DEEPEST = 100  # the largest number of labels that precision and recall are drawn for
 
 
@@ -44,11 +44,11 @@ def write(
   seconds: Mapping[str, float] | None = None,
   why: Why | None = None,
 ) -> pathlib.Path:
-  """Writes report/index.html, with its figures and labels.csv beside it; `suffix` is appended to their names.
+  """Writes report/index.html, with its figures, labels.csv and, of probabilities, confusions.csv beside it.
 
-  report/metrics.json must exist, and a test point must have a label. With several processes, all of them call
-  this, and the main one writes. Labels are embedded only for a sample of points: some thousands of labels,
-  whatever the data's size.
+  `suffix` is appended to their names. report/metrics.json must exist, and a test point must have a label.
+  With several processes, all of them call this, and the main one writes. Labels are embedded only for a
+  sample of points: some thousands of labels, whatever the data's size.
 
   Args:
     trained: the run.
@@ -88,17 +88,19 @@ def write(
   for name, png in drawn.items():
     atomic.write_bytes(folder / f"{name}{suffix}.png", png)
   atomic.write_text(page, pages.render("run.html", figures=drawn, **values))
-  sets = evaluate.score_sets(ranking, truth) if gives_probabilities(scores) else None
-  _write_labels(folder / f"labels{suffix}.csv", run.dataset, hits, frequency, sets)
+  given = evaluate.best_sets(ranking) if gives_probabilities(scores) else None
+  _write_labels(folder / f"labels{suffix}.csv", run.dataset, hits, frequency, given)
+  if given is not None:
+    _write_confusions(folder / f"confusions{suffix}.csv", run.dataset, given)
   return page
 
 
 def _write_labels(
-  path: pathlib.Path, dataset: Dataset, hits: Hits, frequency: np.ndarray, sets: SetScores | None
+  path: pathlib.Path, dataset: Dataset, hits: Hits, frequency: np.ndarray, given: np.ndarray | None
 ) -> None:
   """Writes a line for each label; its shares are of the test points that have it, empty if there are none.
 
-  With `sets`, also how often these give the label rightly (TP), wrongly (FP) and not (FN), and its F1.
+  With sets `given`, also how often these give the label rightly (TP), wrongly (FP) and not (FN), and its F1.
   """
   num_labels = dataset.num_labels
   true = np.bincount(dataset.test.unfiltered_positives.indices, minlength=num_labels)
@@ -107,10 +109,11 @@ def _write_labels(
     for weights in (hits.ranks < 1, hits.ranks < 5, 1 / (hits.ranks + 1))
   )
   of_sets: list[list] = [[] for _ in true]
-  if sets:
-    given, right = sets.num_given, sets.num_right
-    f1 = ratio(2 * right, given + true).round(4)
-    of_sets = [list(row) for row in zip(right, given - right, true - right, f1)]
+  if given is not None:
+    sets = metrics.score_sets(given, dataset.test.unfiltered_positives)
+    right, wrong = sets.num_right, sets.num_given - sets.num_right
+    f1 = ratio(2 * right, right + wrong + true).round(4)
+    of_sets = [list(row) for row in zip(right, wrong, true - right, f1)]
   with atomic.written_whole(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
     table = csv.writer(file)
     table.writerow((*_OF_LABELS, *_OF_SETS[: len(of_sets[0])]))
@@ -119,6 +122,19 @@ def _write_labels(
       table.writerow(
         (sanitize.line(key), sanitize.line(text), frequency[label], true[label], *shares, *of_sets[label])
       )
+
+
+def _write_confusions(path: pathlib.Path, dataset: Dataset, given: np.ndarray) -> None:
+  """Writes a line for each pair of `metrics.confusions`; says whether the two share a broader concept."""
+  confused = metrics.confusions(given, dataset.test.unfiltered_positives)
+  keys, names, concepts = dataset.label_keys, dataset.label_names, dataset.label_concepts
+  with atomic.written_whole(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
+    table = csv.writer(file)
+    table.writerow(_OF_CONFUSIONS)
+    for *pair, count in confused.tolist():
+      broader = [set(json.loads(concepts[label])["broader"]) for label in pair] if concepts else []
+      share = int(not set.isdisjoint(*broader)) if broader else ""
+      table.writerow([*(sanitize.line(of[label]) for label in pair for of in (keys, names)), count, share])
 
 
 def _sample_and_examples(

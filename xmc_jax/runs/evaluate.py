@@ -177,14 +177,14 @@ def write_report(
 
 
 def _of_probabilities(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, Any]:
-  sets = score_sets(ranking, truth)._asdict()
+  sets = metrics.score_sets(best_sets(ranking), truth)._asdict()
   means = {name: sets[name] for name in ("sample_f1", "micro_f1", "macro_f1", "mean_size")}
   return {"calibration": calibration(ranking, truth), "sets": means}
 
 
-def score_sets(ranking: Ranking, truth: sp.csr_matrix) -> metrics.SetScores:
-  """Measures the sets with the best expected F1 of a ranking by probability, against CSR `[N, L]`."""
-  return metrics.score_sets(np.where(is_given(ranking.scores, BEST_F1), ranking.ids, -1), truth)
+def best_sets(ranking: Ranking) -> np.ndarray:
+  """Returns the sets with the best expected F1 of a ranking by probability: its `[N, K]` ids, or -1."""
+  return np.where(is_given(ranking.scores, BEST_F1), ranking.ids, -1)
 
 
 def calibration(ranking: Ranking, truth: sp.csr_matrix) -> dict[str, object]:

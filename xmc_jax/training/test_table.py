@@ -91,7 +91,7 @@ def _show(
   show(console.table(columns))
   show(guide.meanings(columns[chosen], columns))
   if ranking.gives_probabilities(chosen):
-    show(guide.of_sets(evaluate.score_sets(ranked, truth)))
+    show(guide.of_sets(metrics.score_sets(evaluate.best_sets(ranked), truth)))
     if off := evaluate.calibration(ranked, truth)["note"]:
       show(f"note: {off}")
   if run.config.eval.num_examples:
