@@ -70,7 +70,8 @@ def _use(mode: str, workdir: pathlib.Path, given: dict[str, str]) -> None:
 
       k, threshold = options.labels_to_give()
       include, exclude = tuple(options.INCLUDE.value), tuple(options.EXCLUDE.value)
-      request = LabelRequest(k, threshold, options.EXPLAIN.value, include, exclude)
+      language = options.LANGUAGE.value
+      request = LabelRequest(k, threshold, options.EXPLAIN.value, include, exclude, language)
       more = _values("scores", "documents", "add_labels")
       commands.predict(workdir, options.INPUT.value, output, request, given, backend=backend, **more)
 

@@ -1,6 +1,10 @@
-"""Annif's REST API: its fields, by Annif's own client's requests, and what is refused."""
+"""Annif's REST API: its fields, Annif's own client, and what is refused."""
+
+import threading
 
 import pytest
+import uvicorn
+from annif_client import AnnifClient
 from made_servers import StandIn
 from starlette.testclient import TestClient
 
@@ -9,9 +13,17 @@ from xmc_jax import serve
 URL = "/v1/projects/tags/suggest"
 
 
+class Library(StandIn):
+  notations = {1: "n1"}
+
+
 @pytest.fixture(scope="module")
-def client():
-  application = serve.app(StandIn(), name="tags", limits=serve.Limits(max_text_length=100, max_texts=3))
+def application():
+  return serve.app(Library(), name="tags", limits=serve.Limits(max_text_length=100, max_texts=3))
+
+
+@pytest.fixture(scope="module")
+def client(application):
   with TestClient(application, raise_server_exceptions=False) as client:
     yield client
 
@@ -30,6 +42,8 @@ def test_suggestions_for_a_text_of_a_form(client):
   assert found[1] == {"uri": "l1", "label": "label 1", "notation": "n1", "score": 0.2}
   assert len(client.post(URL, data={"text": "abc"}).json()["results"]) == 10
   assert len(client.post(URL, data={"text": "abc", "limit": 999, "threshold": 0.15}).json()["results"]) == 3
+  (swedish,) = client.post(URL, data={"text": "abc", "limit": 1, "language": "sv"}).json()["results"]
+  assert swedish["label"] == "label 0@sv"
   assert client.post(URL, data={"text": " "}).json() == {"results": []}
   assert client.post(URL, data={"text": "ä€" * 3, "limit": 1}).json()["results"][0]["score"] == 0.142857
 
@@ -48,12 +62,36 @@ def test_suggestions_for_many_documents(client):
     ({"text": "a", "limit": "many"}, 422, "limit must be a whole number"),
     ({"text": "a", "limit": 0}, 422, "a limit of 1 or more"),
     ({"text": "a", "threshold": "nan"}, 422, "a threshold from 0 to 1"),
+    ({"text": "a", "language": "de"}, 422, "labels have names in fi, sv"),
     ({"text": "a" * 101}, 422, "a text has 101 characters"),
   ],
 )
 def test_what_is_refused(client, data, status, words):
   answer = client.post(URL, data=data)
   assert answer.status_code == status and words in answer.json()["error"]
+
+
+def test_annifs_own_client_gets_suggestions(application):
+  server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="error"))
+  thread = threading.Thread(target=server.run, daemon=True)
+  thread.start()
+  while not server.started:
+    thread.join(0.05)
+  (port,) = (socket.getsockname()[1] for each in server.servers for socket in each.sockets)
+  client = AnnifClient(f"http://127.0.0.1:{port}/v1/")
+  try:
+    assert client.api_info["title"] == "xmc_jax"
+    assert client.projects == [client.get_project("tags")]
+    (first, second) = client.suggest("tags", "abc", limit=3, threshold=0.2)
+    assert (first["uri"], second["notation"], second["score"]) == ("l0", "n1", 0.2)
+    documents = [{"text": "abc", "document_id": "7"}, {"text": ""}]
+    of_first, of_second = client.suggest_batch("tags", documents, limit=1)
+    assert of_first == {"document_id": "7", "results": [first]} and of_second["results"] == []
+    with pytest.raises(ValueError, match="Project 'other' not found"):
+      client.suggest("other", "abc")
+  finally:
+    server.should_exit = True
+    thread.join(10)
 
 
 def test_another_project_is_not_found_as_annifs_client_expects(client):

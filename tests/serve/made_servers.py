@@ -52,15 +52,20 @@ class StandIn:
   def warm(self, num_texts, depths):
     pass
 
-  language = "fi"
+  language, languages, parts = "fi", ["fi", "sv"], (1,)
+  notations = {}
 
   def concept(self, label):
-    return {"notation": f"n{label}"} if label else {}
+    return {"notation": self.notations.get(label, "")}
+
+  def check_language(self, language):
+    if language and language not in self.languages:
+      raise UserError(f"language = {language!r}: labels have names in fi, sv")
 
   def where(self, include=(), exclude=()):
     return LabelFilter(self.keys).where(tuple(include), tuple(exclude))
 
-  def predict(self, texts, k, explain=False, num_explained=0, include=(), exclude=()):
+  def predict(self, texts, k, explain=False, num_explained=0, include=(), exclude=(), language=""):
     self.batches.append((len(texts), k, explain))
     self.goes_on.wait(30)
     if "a bug" in texts:
@@ -70,7 +75,7 @@ class StandIn:
     ids = np.tile(answers[:k], (len(texts), 1))
     lengths = np.array([[len(text)] for text in texts])
     scores = (1 / (1 + ids + lengths)).astype(np.float32)
-    names = [[self.labels[i] for i in row] for row in ids]
+    names = [[f"{self.labels[i]}{language and f'@{language}'}" for i in row] for row in ids]
     why = {"words": "1 similar text has it", "sources": {"memory": 1}}
     why["voters"] = [{"text": "a", "weight": 0.5}]
     return ids, scores, names, *([[[why] * (num_explained or k) for _ in texts]] if explain else [])

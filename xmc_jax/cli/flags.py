@@ -44,6 +44,7 @@ LABELS = flags.DEFINE_string(
 INCLUDE = flags.DEFINE_multi_string(
   "include", [], "predict: the key of a label; only labels that are named are answers"
 )
+LANGUAGE = flags.DEFINE_string("language", "", "predict: the language of the labels' names, such as fi")
 EXCLUDE = flags.DEFINE_multi_string("exclude", [], "predict: the key of a label that is never an answer")
 OUTPUT = flags.DEFINE_string(
   "output",
@@ -92,7 +93,7 @@ _OF_RUNS = ("compare", "combine")  # their arguments are folders of runs
 _USES = {
   **dict.fromkeys(_CONFIG_MODES, "config workdir distributed"),
   "evaluate": "workdir input output scores backend checkpoint distributed",
-  "predict": "workdir input output scores backend documents labels threshold k include exclude "
+  "predict": "workdir input output scores backend documents labels threshold k include exclude language "
   "add_labels explain distributed",
   "export": "workdir output scores add_labels distributed",
   "compare": "output scores distributed",

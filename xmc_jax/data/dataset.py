@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -154,6 +155,11 @@ class Dataset:
     None if the data have no vocabulary.
     """
     return self._of_labels("concepts")
+
+  def concept(self, label: int) -> dict[str, Any]:
+    """Returns what the vocabulary says of a label, as `vocabulary.Concept`; {} without one."""
+    concepts = self.label_concepts or ()
+    return json.loads(concepts[label]) if label < len(concepts) else {}
 
   def _of_labels(self, what: str) -> Texts | None:
     if f"labels.{what}.npy" not in self.manifest["files"]:

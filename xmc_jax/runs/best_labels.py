@@ -28,6 +28,7 @@ class LabelRequest(NamedTuple):
     threshold: the least score of a label, or BEST_F1.
     explain: whether each label gets the reasons that `Model.predict` returns.
     include, exclude: keys of labels, as in `Model.predict`.
+    language: of the labels' names; '' is the run's own.
   """
 
   k: int
@@ -35,6 +36,7 @@ class LabelRequest(NamedTuple):
   explain: bool = False
   include: tuple[str, ...] = ()
   exclude: tuple[str, ...] = ()
+  language: str = ""
 
 
 def check_texts(texts: Sequence[str]) -> None:
@@ -71,8 +73,10 @@ def is_given(scores: np.ndarray, threshold: Threshold) -> np.ndarray:
 
 def answers(model: "Model", texts: Sequence[str], request: LabelRequest) -> tuple:
   """Returns what `Model.predict` does; labels that the request leaves out have the id -1."""
-  k, threshold, explain, include, exclude = request
-  ids, scores, *rest = model.predict(texts, k, explain=explain, include=include, exclude=exclude)
+  k, threshold, explain, include, exclude, language = request
+  ids, scores, *rest = model.predict(
+    texts, k, explain=explain, include=include, exclude=exclude, language=language
+  )
   return np.where(is_given(scores, threshold), ids, -1), scores, *rest
 
 

@@ -52,6 +52,12 @@ class LabelFilter:
     where.setflags(write=False)
     return None if where.all() else where
 
+  @functools.cached_property
+  def tops(self) -> list[int]:
+    """Returns the labels that others are below, and that are below none."""
+    below = {label for key, labels in self._narrower.items() if key in self._ids_of for label in labels}
+    return [label for label, key in enumerate(self._keys) if key in self._narrower and label not in below]
+
   def _labels(self, what: str, names: tuple[str, ...]) -> list[int]:
     """Returns the ids of the labels that names mean."""
     ids: list[int] = []

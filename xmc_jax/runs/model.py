@@ -5,12 +5,14 @@ import itertools
 import json
 import math
 import pathlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from xmc_jax import config as configs
+from xmc_jax.data.vocabulary.concepts import in_language
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.search import Ranking
@@ -89,12 +91,28 @@ class Model:
   @property
   def language(self) -> str:
     """Returns the language of the labels' names, such as 'fi'; '' if it is not known."""
-    return self._run.config.data.get("language", "").partition("+")[0]
+    names = ((label, self.concept(label).get("names", {})) for label in range(min(len(self.labels), 100)))
+    shown = Counter(tag for label, by in names for tag, name in by.items() if name == self.labels[label])
+    return max(shown, key=shown.__getitem__, default="")
+
+  @functools.cached_property
+  def languages(self) -> list[str]:
+    """Returns the languages that labels have names in, such as ['en', 'fi']; [] without a vocabulary."""
+    concepts = map(json.loads, self._run.dataset.label_concepts or ())
+    return sorted({tag for concept in concepts for tag in concept["names"]} - {""})
+
+  @property
+  def parts(self) -> list[int]:
+    """Returns the labels that others are below in the vocabulary, and that are below none; by notation."""
+    return sorted(self._filter.tops, key=lambda label: (self.concept(label)["notation"], self.labels[label]))
 
   def concept(self, label: int) -> dict[str, Any]:
     """Returns what the vocabulary says of a label: `names`, `notation`, `broader`, …; {} without one."""
-    concepts = self._run.dataset.label_concepts or ()
-    return json.loads(concepts[label]) if label < len(concepts) else {}
+    return self._run.dataset.concept(label)
+
+  def name(self, label: int, language: str = "") -> str:
+    """Returns a label's name in a language; the one that the run shows if the vocabulary has no other."""
+    return in_language(self.concept(label).get("names", {}), language) or self.labels[label]
 
   def where(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> np.ndarray | None:
     """Returns `[L]` bool, True = a label that these keys leave to `predict`; None is all.
@@ -108,6 +126,12 @@ class Model:
     if include or exclude:
       raise UserError(f"include and exclude do not go with --scores={self._chosen}; give --scores=hybrid")
     return None
+
+  def check_language(self, language: str) -> None:
+    """Raises UserError if no label has a name in the language; '' is the run's own."""
+    if language and language not in self.languages:
+      known = ", ".join(self.languages) or "none, as the data have no vocabulary"
+      raise UserError(f"language = {language!r:.40}: labels have names in {known}")
 
   @functools.cached_property
   def _filter(self) -> LabelFilter:
@@ -191,6 +215,7 @@ class Model:
     num_explained: int = 0,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    language: str = "",
   ) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
     """Ranks the k best labels of each text.
 
@@ -201,6 +226,7 @@ class Model:
       num_explained: labels per text that get reasons, the best ones; 0 is all.
       include, exclude: keys of the labels that alone, or that never, are answers; () is no limit. Where the
         data have a vocabulary, `below:KEY` is a label with all narrower ones, `scheme:URI` a scheme's labels.
+      language: one of `languages` for the labels' names; '' is the run's own.
 
     Returns:
       ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
@@ -211,9 +237,11 @@ class Model:
       rank there; 'voters', at most three training texts that voted for it, with weights.
 
     Raises:
-      UserError: k is out of range, `texts` is not a list of texts, or a key is no label's.
+      UserError: k is out of range, `texts` is not a list of texts, a key is no label's, or no label has a
+        name in the language.
     """
     where = self.where(include, exclude)
+    self.check_language(language)
 
     def why(queries: Queries, ids: np.ndarray) -> list[list[dict]]:
       # Padding keeps the depth of the search, so that the number of reasons compiles and tunes nothing.
@@ -224,7 +252,12 @@ class Model:
       self.open(explain)
       return self._rank(queries, k)
 
-    return best_labels(texts, k, self.labels, self.embed, rank, why if explain else None, where)
+    ids, scores, names, *rest = best_labels(
+      texts, k, self.labels, self.embed, rank, why if explain else None, where
+    )
+    if language:
+      names = [[self.name(label, language) for label in row if label >= 0] for row in ids.tolist()]
+    return ids, scores, names, *rest
 
   def warm(self, num_texts: int, depths: Sequence[int] = (10,)) -> None:
     """Opens all that answers need, and compiles for every shape, so that no later answer waits for XLA.
@@ -237,6 +270,7 @@ class Model:
     """
     self._few_shapes = True
     self.open(explain=True)
+    _ = self.parts, self.languages
     for one in self._trained.members.values():
       one.run.embedder.compile_few_shapes(one.params, one.extra_state)
     texts = list(itertools.islice(itertools.cycle(self._run.dataset.train.texts), num_texts))

@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -49,7 +49,8 @@ def predict_lines(
   done = 0
   for part, ids, scores, *rest in _predicted(model, documents, request, block):
     for document, row in zip(part, zip(ids.tolist(), scores.tolist(), *rest)):
-      out.write(json_line(document, (label for label in zip(*row) if label[0] >= 0), model.keys))
+      labels = (label for label in zip(*row) if label[0] >= 0)
+      out.write(json_line(document, labels, model.keys, model.concept))
     out.flush()
     done += len(part)
   return done
@@ -96,7 +97,11 @@ def _predicted(
 
 
 def json_line(
-  document: Document, found: Iterable[tuple[int, float, str] | tuple], keys: Sequence[str], **more: object
+  document: Document,
+  found: Iterable[tuple[int, float, str] | tuple],
+  keys: Sequence[str],
+  concept: Callable[[int], Mapping],
+  **more: object,
 ) -> str:
   """Returns one line of output: a text, its labels, best first, and other entries.
 
@@ -104,12 +109,16 @@ def json_line(
     document: the query.
     found: for each label `(label id, score, label text)`, or these and its reasons.
     keys: the keys of all labels, by id.
+    concept: what a vocabulary says of a label, of which its notation is written.
     more: other entries of the line.
   """
-  labels = [
-    {"id": id_, "key": keys[id_], "score": round(score, 6), "text": name, **({"why": why[0]} if why else {})}
-    for id_, score, name, *why in found
-  ]
+  labels = []
+  for id_, score, name, *why in found:
+    labels.append({"id": id_, "key": keys[id_], "score": round(score, 6), "text": name})
+    if notation := concept(id_).get("notation"):
+      labels[-1]["notation"] = notation
+    if why:
+      labels[-1]["why"] = why[0]
   id_of_document = {} if document.id is None else {"id": document.id}
   line = {**id_of_document, "text": document.text, "labels": labels, **more}
   return sanitize.json(json.dumps(line, ensure_ascii=False)) + "\n"
@@ -122,7 +131,7 @@ def write_test(run: Run, ranked: evaluate.Ranking, out: IO[str]) -> None:
     labels = ((label, value, names[label]) for label, value in zip(ids, scores) if label >= 0)
     positives = test.unfiltered_positives[row].indices.tolist()
     true = [{"id": label, "key": keys[label], "text": names[label]} for label in positives]
-    out.write(json_line(Document(test.texts[row]), labels, keys, true=true))
+    out.write(json_line(Document(test.texts[row]), labels, keys, run.dataset.concept, true=true))
 
 
 def predict_command(
@@ -159,6 +168,7 @@ def predict_command(
     model = Model.load(workdir, scores=scores, backend=backend, warm=False, add_labels=add_labels)
     request = request._replace(k=model.check_k(request.k, request.threshold))
     model.where(request.include, request.exclude)
+    model.check_language(request.language)
     files.callback(_say_cut, model)
     if destination.endswith(".npz"):
       count = predict_matrix(model, texts, pathlib.Path(destination), request, block)

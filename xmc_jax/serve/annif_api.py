@@ -12,6 +12,7 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, Field
 
 import xmc_jax
+from xmc_jax.errors import UserError
 from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.serve import answers
 from xmc_jax.serve.worker import Label, ModelWorker
@@ -53,7 +54,7 @@ def add_routes(api: FastAPI, worker: ModelWorker, name: str) -> None:
 
   @api.post("/v1/projects/{project_id}/suggest")
   async def suggest(project_id: str, request: Request) -> Response:
-    """Suggests labels for a text: a form with `text`, `limit` and `threshold`, as Annif's."""
+    """Suggests labels for a text: a form with `text`, `limit`, `threshold` and `language`, as Annif's."""
     if project_id != name:
       return _unknown(project_id)
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
@@ -66,7 +67,7 @@ def add_routes(api: FastAPI, worker: ModelWorker, name: str) -> None:
 
   @api.post("/v1/projects/{project_id}/suggest-batch")
   async def suggest_batch(project_id: str, body: Batch, request: Request) -> Response:
-    """Suggests labels for texts: `limit` and `threshold` are in the address, as Annif's."""
+    """Suggests labels for texts: `limit`, `threshold` and `language` are in the address, as Annif's."""
     if project_id != name:
       return _unknown(project_id)
     texts = [document.text for document in body.documents]
@@ -101,18 +102,22 @@ async def _suggested(
     most = f"at most {limits.max_texts} documents"
     raise HTTPException(422, f"give a limit of 1 or more, a threshold from 0 to 1, and {most}")
   answers.check_lengths(texts, limits.max_text_length)
-  labels = LabelRequest(min(limit, limits.max_k))
+  language = given.get("language", "")
+  try:
+    worker.model.check_language(language)
+  except UserError as fault:
+    raise HTTPException(422, str(fault)) from None
+  labels = LabelRequest(min(limit, limits.max_k), language=language)
   found: list[list[Label]] = await answers.answered(worker.predict(texts, labels), request)
   return [
-    [_suggestion(worker, label) for label in of_text if text.strip() and label["score"] >= least]
+    [_suggestion(label) for label in of_text if text.strip() and label["score"] >= least]
     for text, of_text in zip(texts, found)
   ]
 
 
-def _suggestion(worker: ModelWorker, label: Label) -> dict[str, Any]:
-  notation = worker.model.concept(label["id"]).get("notation") or None
+def _suggestion(label: Label) -> dict[str, Any]:
   score = round(label["score"], 6)
-  return {"uri": label["key"], "label": label["text"], "notation": notation, "score": score}
+  return {"uri": label["key"], "label": label["text"], "notation": label.get("notation"), "score": score}
 
 
 def _unknown(project_id: str) -> Response:

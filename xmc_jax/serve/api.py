@@ -36,6 +36,7 @@ _WITH_BODY: dict[int | str, dict[str, Any]] = {
   status: {"model": schemas.ErrorAnswer, "description": why} for status, why in _ERRORS.items()
 }
 _PAGE = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
+_MOST_PARTS = 100  # of a vocabulary, for the page to offer
 _DEFAULTS, _USUAL = Limits(), PageText()
 _NOT_READY = {"model": schemas.Health, "description": "The model is not ready yet, or has ended."}
 
@@ -134,9 +135,10 @@ def _add_model_routes(api: FastAPI, worker: ModelWorker, default_k: int, least: 
     include, exclude = tuple(asked.include), tuple(asked.exclude)
     try:
       await asyncio.to_thread(worker.model.where, include, exclude)
+      worker.model.check_language(asked.language)
     except UserError as fault:
       raise HTTPException(422, str(fault)) from None
-    labels = LabelRequest(k, explain=asked.explain, include=include, exclude=exclude)
+    labels = LabelRequest(k, explain=asked.explain, include=include, exclude=exclude, language=asked.language)
     found = await answers.answered(worker.predict(texts, labels), request) if texts else []
     threshold = least if asked.threshold is None else asked.threshold
     return answers.predictions([_above(threshold, text, of) for text, of in zip(texts, found)])
@@ -180,9 +182,16 @@ def _add_health(api: FastAPI, worker: ModelWorker, k: int, threshold: float, pag
       "k": k,
       "threshold": threshold if math.isfinite(threshold) else None,
       "limits": {key: getattr(worker.limits, key) for key in schemas.LimitsAnswer.model_fields},
+      **(_vocabulary(model) if is_ready else {"languages": [], "language": "", "parts": []}),
       **page_text._asdict(),
     }
     return answers.as_json(about, 200 if is_ready else 503)
+
+
+def _vocabulary(model: Model) -> dict[str, Any]:
+  tops = model.parts if len(model.parts) <= _MOST_PARTS else []
+  parts = [{"include": f"below:{model.keys[label]}", "name": model.labels[label]} for label in tops]
+  return {"languages": model.languages, "language": model.language, "parts": parts}
 
 
 def _add_metrics(api: FastAPI, worker: ModelWorker) -> None:

@@ -49,6 +49,9 @@ def request_bodies(limits: Limits) -> tuple[type[BaseModel], type[BaseModel]]:
     exclude: Annotated[list[str], Field(max_length=_MOST_KEYS)] = Field(
       [], description="Keys of labels that are no answers."
     )
+    language: str = Field(
+      "", description="The language of the labels' names, one of `/health`'s; '' is the run's own."
+    )
     explain: bool = Field(False, description="Whether each label gets its reasons, `why`.")
 
   return EmbedRequest, PredictRequest
@@ -78,7 +81,8 @@ class LabelAnswer(BaseModel):
 
   id: int = Field(description="The label's number.")
   key: str = Field(description="The label's own name in the data: a URI, SKU or uid; else its text.")
-  text: str = Field(description="The label's text, as it is in the data; escape it before you show it.")
+  text: str = Field(description="The label's name, as it is in the data; escape it before you show it.")
+  notation: str | None = Field(None, description="Its notation, only if the vocabulary has one.")
   score: float | None = Field(
     description="The probability that the label is right, if `/health` says `probabilities`; null if it is "
     "not finite."
@@ -117,6 +121,13 @@ class LimitsAnswer(BaseModel):
   max_k: int
 
 
+class Part(BaseModel):
+  """Names a part of the vocabulary."""
+
+  include: str = Field(description="What `/predict` takes to answer from this part alone.")
+  name: str
+
+
 class Health(BaseModel):
   """Tells what the server serves."""
 
@@ -132,6 +143,9 @@ class Health(BaseModel):
   k: int = Field(description="Labels per text where a request does not say.")
   threshold: float | None = Field(description="Least score where a request does not say; null is none.")
   limits: LimitsAnswer
+  languages: list[str] = Field(description="Languages that labels have names in.")
+  language: str = Field(description="The language of names where a request does not say; '' is not known.")
+  parts: list[Part] = Field(description="Labels at the top of the vocabulary, if they are few.")
   title: str = Field(description="The page's title; '' is the run's name.")
   description: str = Field(description="What the page says below its title; '' is the usual sentence.")
   examples: list[str] = Field(description="Texts that the page offers.")

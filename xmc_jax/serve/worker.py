@@ -172,22 +172,23 @@ class ModelWorker:
 
   def _predicted(self, texts: Sequence[str], jobs: Sequence[_Job]) -> list[list[Label]]:
     """Returns labels of each text, as many as the most greedy of the requests wants, or more."""
-    wanted, (_, _, explain, include, exclude) = max(job.request.k for job in jobs), jobs[0].request
+    wanted, request = max(job.request.k for job in jobs), jobs[0].request._asdict()
+    how = {name: request[name] for name in ("explain", "include", "exclude", "language")}
     k = min(_FEW_LABELS, self.limits.max_k) if wanted <= _FEW_LABELS else self.limits.max_k
     # Reasons cost time for each label, so only labels that are wanted get them.
-    ids, scores, names, *reasons = self.model.predict(
-      texts, k, explain=explain, num_explained=wanted, include=include, exclude=exclude
-    )
+    ids, scores, names, *reasons = self.model.predict(texts, k, num_explained=wanted, **how)
     found: list[list[Label]] = []
     for row, of_text in enumerate(names):
       labels = zip(ids[row].tolist(), of_text, scores[row].tolist())
-      found.append(
-        [{"id": i, "key": self.model.keys[i], "text": text, "score": score} for i, text, score in labels]
-      )
-      if explain:
-        for label, why in zip(found[row], reasons[0][row]):
-          label["why"] = why
+      found.append([self._label(*label) for label in labels])
+      for label, why in zip(found[row], reasons[0][row] if reasons else ()):
+        label["why"] = why
     return found
+
+  def _label(self, label: int, name: str, score: float) -> Label:
+    notation = self.model.concept(label).get("notation")
+    found = {"id": label, "key": self.model.keys[label], "text": name, "score": score}
+    return {**found, "notation": notation} if notation else found
 
 
 def _alike(jobs: Sequence[_Job]) -> list[list[_Job]]:

@@ -11,16 +11,21 @@ const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028
 const text = document.getElementById("text");
 const count = document.getElementById("count");
 const least = document.getElementById("least");
+const part = document.getElementById("part");
+const language = document.getElementById("language");
+const file = document.getElementById("file");
+const columns = document.getElementById("columns");
 const copy = document.getElementById("copy");
 const status = document.getElementById("status");
 const list = document.getElementById("labels");
 
 let ready = false; // whether the server has told what it serves
 let probabilities = true; // whether scores are probabilities
+let own = ""; // the language of names where a request does not say
 let longest = Infinity; // characters of a text that the server reads
 let timer = 0; // of the debounce, or of a new try
 let running = new AbortController(); // of the last request
-let shown = null; // what is on the page: {text, more, k, labels, reaching, reasons}
+let shown = null; // what is on the page: {text, more, k, part, language, labels, taken, reaching, reasons}
 
 function element(name, css, content) {
   const made = document.createElement(name);
@@ -46,8 +51,12 @@ function say(sentence, isError, more = "") {
 }
 
 // Returns the request for the labels of a text; the page itself leaves out those below its threshold.
-function bodyOf({ text, k }) {
-  return { text, k, ...(probabilities && { threshold: 0 }) };
+function bodyOf(of) {
+  return { ...asked(of), ...(probabilities && { threshold: 0 }) };
+}
+
+function asked({ text, k, part, language }) {
+  return { text, k, ...(part && { include: [part] }), ...(language && { language }) };
 }
 
 // Asks for labels of a text, as `ask` does.
@@ -174,17 +183,27 @@ function row(label, number, best, of) {
   bar.setAttribute("aria-hidden", "true");
   filled.style.width = `${width(label.score, best)}%`;
   bar.append(filled);
-  const cell = element("span", "cell");
+  const tick = element("input");
+  tick.type = "checkbox";
+  tick.id = `take-${number}`;
+  tick.checked = of.taken.has(label.id);
+  tick.addEventListener("change", () => {
+    of.taken[tick.checked ? "add" : "delete"](label.id);
+    nameCopy();
+  });
+  const cell = element("label", "cell");
+  cell.htmlFor = tick.id;
   cell.append(isolated(label.text, "name"));
+  if (label.notation) cell.append(" ", isolated(label.notation, "notation"));
   if (label.key !== label.text) cell.append(" ", isolated(label.key, "key"));
-  line.append(cell, element("span", "score", inWords(label.score)), button, bar);
+  line.append(tick, cell, element("span", "score", inWords(label.score)), button, bar);
   item.append(line, box);
   return item;
 }
 
-function tellCommand({ text, k }) {
+function tellCommand(of) {
   const threshold = probabilities && Number(least.value) ? { threshold: Number(least.value) / 100 } : {};
-  const body = JSON.stringify({ text: text.slice(0, EXCERPT), k, ...threshold }).replaceAll("'", "'\\''");
+  const body = JSON.stringify({ ...asked(of), text: of.text.slice(0, EXCERPT), ...threshold }).replaceAll("'", "'\\''");
   document.getElementById("request").textContent =
     `curl ${new URL("predict", location.href)} -H 'Content-Type: application/json' -d '${safe(body)}'`;
 }
@@ -197,6 +216,8 @@ function show(of) {
   list.replaceChildren(...reaching.map((label, number) => row(label, number, best, of)));
   list.setAttribute("aria-busy", "false");
   copy.hidden = !reaching.length;
+  columns.hidden = copy.hidden || reaching.every((label) => label.key === label.text);
+  nameCopy();
   tellCommand(of);
   const read = longest.toLocaleString("en");
   const cut = of.more ? ` Only the first ${read} characters were read, ${of.more} more were not.` : "";
@@ -210,7 +231,7 @@ function clear(sentence, isError) {
   shown = null;
   list.replaceChildren();
   list.setAttribute("aria-busy", "false");
-  copy.hidden = true;
+  copy.hidden = columns.hidden = true;
   say(sentence, isError);
 }
 
@@ -221,14 +242,16 @@ async function update() {
   const letters = [...text.value.trim()];
   const more = letters.length > longest ? (letters.length - longest).toLocaleString("en") : "";
   const of = { text: letters.slice(0, longest).join(""), more, k: Number(count.value), reasons: null };
+  of.part = part.value;
+  of.language = language.value === own ? "" : language.value;
   if (!of.text) return clear("Nothing is typed yet.");
-  if (shown && shown.text === of.text && shown.k === of.k) return show({ ...shown, more: of.more });
+  if (shown && ["text", "k", "part", "language"].every((key) => shown[key] === of[key])) return show({ ...shown, more: of.more });
   const mine = (running = new AbortController());
   const late = setTimeout(() => mine.abort(new DOMException("", "TimeoutError")), 1000 * ANSWER_SECONDS);
   working();
   try {
     const answer = await predict(bodyOf(of), mine.signal);
-    show({ ...of, labels: answer.predictions[0].labels });
+    show({ ...of, labels: answer.predictions[0].labels, taken: new Set() });
   } catch (error) {
     if (error.name === "AbortError") return;
     const again = error.seconds ? ` This page tries again in ${error.seconds} s.` : "";
@@ -250,10 +273,22 @@ function later() {
   timer = setTimeout(update, DEBOUNCE_MS);
 }
 
-// Copies the labels that are shown, one a line: its key, if it has one, its name and its score, with tabs between.
+// Returns the labels to copy: those that are ticked, or all that are shown if none is.
+function toCopy() {
+  const ticked = shown.reaching.filter((label) => shown.taken.has(label.id));
+  return ticked.length ? ticked : shown.reaching;
+}
+
+function nameCopy() {
+  const labels = shown ? toCopy() : [];
+  copy.textContent = shown && labels !== shown.reaching ? `Copy ${labels.length}` : "Copy";
+}
+
+// Copies labels, one a line: its key, if it has one, its name and its score, with tabs between; or one of these.
 async function copyLabels() {
-  const cells = shown.reaching.map(({ key, text, score }) => {
-    return [...(key === text ? [] : [key]), text, inWords(score)];
+  const cells = toCopy().map((label) => {
+    if (columns.value !== "all" && !columns.hidden) return [label[columns.value]];
+    return [...(label.key === label.text ? [] : [label.key]), label.text, inWords(label.score)];
   });
   const lines = cells.map((line) => line.map((cell) => safe(cell).replace(/\s+/g, " ")).join("\t"));
   try {
@@ -262,7 +297,18 @@ async function copyLabels() {
   } catch {
     copy.textContent = "This browser refuses"; // as it does where a page comes neither by HTTPS nor from this machine
   }
-  setTimeout(() => (copy.textContent = "Copy"), 2000);
+  setTimeout(nameCopy, 2000);
+}
+
+// Puts the text of a file in place of what is typed.
+async function readFile(given) {
+  if (!given) return;
+  const content = await given.text();
+  if (content.includes("\0") || content.startsWith("%PDF")) {
+    return clear(`${safe(given.name)} is no text file; copy its text instead.`, true);
+  }
+  text.value = content;
+  update();
 }
 
 function offer(examples) {
@@ -277,6 +323,14 @@ function offer(examples) {
       update();
     });
     box.append(button);
+  }
+}
+
+function languageName(tag) {
+  try {
+    return new Intl.DisplayNames(["en"], { type: "language" }).of(tag);
+  } catch {
+    return tag || "any"; // what is no language tag
   }
 }
 
@@ -306,6 +360,12 @@ async function start() {
   longest = about.limits.max_text_length;
   least.parentElement.hidden = !probabilities;
   least.value = probabilities ? Math.round(1e6 * about.threshold) / 1e4 : 0;
+  own = about.language;
+  const tags = own ? about.languages : ["", ...about.languages];
+  language.replaceChildren(...tags.map((tag) => new Option(languageName(tag), tag, tag === own, tag === own)));
+  language.parentElement.hidden = about.languages.length < 2;
+  part.append(...about.parts.map(({ name, include }) => new Option(safe(name), include)));
+  part.parentElement.hidden = !about.parts.length;
   offer(about.examples);
   const choices = [...new Set([3, 5, 10, 20, about.k])].filter((k) => k <= about.limits.max_k || k === about.k);
   count.replaceChildren(...choices.sort((a, b) => a - b).map((k) => new Option(k, k, k === about.k, k === about.k)));
@@ -315,7 +375,14 @@ async function start() {
 }
 
 text.addEventListener("input", later);
-count.addEventListener("change", update);
+for (const choice of [count, part, language]) choice.addEventListener("change", update);
+file.addEventListener("change", () => readFile(file.files[0]));
+text.addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
+text.addEventListener("drop", (event) => {
+  if (!event.dataTransfer.files.length) return; // a piece of text
+  event.preventDefault();
+  readFile(event.dataTransfer.files[0]);
+});
 least.addEventListener("input", () => shown && show(shown));
 copy.addEventListener("click", copyLabels);
 document.getElementById("form").addEventListener("submit", (event) => {
