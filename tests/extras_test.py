@@ -14,12 +14,14 @@ from packaging.specifiers import SpecifierSet
 from tests import command_lines, tiny_runs
 from tests.data import sample_folders
 from xmc_jax import data, models
+from xmc_jax.data import extracted
 from xmc_jax.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-NAMES = {"orbax-checkpoint": "orbax", "scikit-learn": "sklearn", "absl-py": "absl"}  # where imports differ
+# Where imports differ.
+NAMES = {"orbax-checkpoint": "orbax", "scikit-learn": "sklearn", "absl-py": "absl", "python-docx": "docx"}
 ROOMS = ("xmc_jax", "experiments")
 OTHERS = {"tensorboard", "pandas", "polars", "torch"}  # never needed, used where they are installed
 
@@ -149,6 +151,14 @@ def test_workbooks_without_openpyxl(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "openpyxl", None)  # import raises
   with pytest.raises(UserError, match=r"t\.xlsx: \.xlsx files need openpyxl .*: pip install openpyxl$"):
     data.load(path)
+
+
+def test_pdf_files_without_pypdf(tmp_path, monkeypatch):
+  (tmp_path / "pypdf.py").write_text("raise ImportError('no pypdf')")
+  monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+  expected = r'a\.pdf: .* pypdf .*\(no pypdf\): pip install "xmc_jax\[documents\]"$'
+  with pytest.raises(UserError, match=expected):
+    extracted.text_of(b"%PDF-1.4", "a.pdf")
 
 
 def test_load_encoder_without_transformers(tmp_path, monkeypatch):

@@ -1,5 +1,8 @@
 """Documents to label: a text a line, a file each, or the rows of a table."""
 
+import re
+
+import docx
 import pytest
 import sample_folders as samples
 
@@ -63,13 +66,45 @@ def test_a_folder_is_documents(tmp_path, names):
 
 
 def test_files_of_a_folder_that_are_not_read_are_said(tmp_path):
-  for name in ("a.md", "b.pdf", "c/d.docx"):
+  for name in ("a.md", "b.odt", "c/d.doc"):
     samples.write(tmp_path / name, b"%PDF")
   rows, notices = read(tmp_path)
   assert rows == [("a.md", "%PDF")]
-  assert notices == [f"{tmp_path.name}: files that are not read: 2, such as 'b.pdf'"]
+  assert notices == [f"{tmp_path.name}: files that are not read: 2, such as 'b.odt'"]
 
 
+def test_pdf_and_word_files_are_documents(tmp_path):
+  """One that cannot be read, or has no text, ends nothing."""
+  word = docx.Document()
+  word.add_paragraph("Art and")
+  word.add_table(1, 2).rows[0].cells[1].text = "music"
+  word.save(tmp_path / "a.docx")
+  samples.write(tmp_path / "b.pdf", PDF)
+  samples.write(tmp_path / "c.pdf", PDF.replace(b"(Art)", b"()"))
+  samples.write(tmp_path / "d.pdf", b"%PDF-1.4\n")
+  samples.write(tmp_path / "e.txt", "x")
+  rows, notices = read(tmp_path)
+  assert rows[:2] == [("a.docx", "Art and\n\tmusic"), ("b.pdf", "Art")]
+  assert rows[2:] == [("c.pdf", ""), ("d.pdf", ""), ("e.txt", "x")]
+  assert notices[0] == "c.pdf: no text, as in scanned pages"
+  assert re.fullmatch(r"d\.pdf: expected a PDF or Word file \(pypdf.*\); it gets no labels", notices[1])
+  assert read(tmp_path / "b.pdf") == ([("b.pdf", "Art")], [])
+
+
+# A page that shows `Art`; offsets are left out, and pypdf finds the objects.
+PDF = b"""%PDF-1.4
+1 0 obj <</Type/Catalog/Pages 2 0 R>> endobj
+2 0 obj <</Type/Pages/Kids[3 0 R]/Count 1>> endobj
+3 0 obj <</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>> endobj
+4 0 obj <</Length 28>> stream
+BT /F 9 Tf 9 9 Td (Art) Tj ET
+endstream endobj
+5 0 obj <</Type/Font/Subtype/Type1/BaseFont/Helvetica>> endobj
+trailer <</Root 1 0 R/Size 6>>
+startxref
+0
+%%EOF
+"""
 ROWS = [{"uid": 7, "title": "a\nb", "tags": "x"}, {"uid": 8, "title": "", "tags": ""}]
 
 
@@ -106,7 +141,7 @@ def test_tables_need_no_labels_and_no_header(name, content, options, texts, tmp_
     ("none", False, "none: expected a folder of documents, found no file$"),
     ("gone.txt", False, r"gone\.txt: no such file$"),
     ("only/t.csv", False, r"'title' of texts, as the run was trained on \(columns: 'a', 'b'\); set .*=NAME$"),
-    ("a.pdf", False, r"a\.pdf: expected plain text, found a PDF, Word or zip file; convert it first$"),
+    ("a.bin", False, r"a\.bin: expected plain text, found a PDF, Word or zip file; name it .pdf or .docx$"),
     ("x.txt", True, "x.txt"),
   ],
 )
@@ -114,6 +149,6 @@ def test_what_holds_no_documents_is_one_line(name, whole, expected, tmp_path):
   samples.write(tmp_path / "only" / "t.csv", "a,b\n1,2\n")
   (tmp_path / "none").mkdir()
   samples.write(tmp_path / "x.txt", b"%PDF\0")
-  samples.write(tmp_path / "a.pdf", b"%PDF-1.4\n")
+  samples.write(tmp_path / "a.bin", b"%PDF-1.4\n")
   with pytest.raises(DataError, match=expected):
     read(tmp_path / name, whole)

@@ -7,6 +7,7 @@ import tiny_runs
 
 import xmc_jax
 from xmc_jax import export
+from xmc_jax.errors import UserError
 from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.predict import predict_command
 
@@ -19,8 +20,8 @@ def workdir(tmp_path_factory):
   """Returns a run on labels such as `BARN barn`, of which `BARN` is shown."""
   place = tmp_path_factory.mktemp("vocabulary")
   (place / "data").mkdir()
-  concepts = [f"{uri},{word.upper()},{word}\n" for uri, word in zip(URIS, WORDS)]
-  (place / "data" / "vocabulary.csv").write_text("".join(["uri,label_fi,label_sv\n", *concepts]))
+  concepts = [f"{uri},{word.upper()},{word},{word[0]}7\n" for uri, word in zip(URIS, WORDS)]
+  (place / "data" / "vocabulary.csv").write_text("".join(["uri,label_fi,label_sv,notation\n", *concepts]))
   rows = [f"{WORDS[at % 12]} {WORDS[at % 7]} {at}\t<{URIS[at % 12]}> <{URIS[at % 7]}>\n" for at in range(72)]
   (place / "data" / "train.tsv").write_text("".join(rows[:60]))
   (place / "data" / "test.tsv").write_text("".join(rows[60:]))
@@ -41,8 +42,22 @@ def test_names_are_shown_and_keys_are_uris(workdir, tmp_path, capsys):
   (tmp_path / "texts.txt").write_text("barn kelt\n")
   predict_command(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "out.jsonl"), LabelRequest(12))
   labels = json.loads((tmp_path / "out.jsonl").read_text())["labels"]
-  assert {(one["key"], one["text"]) for one in labels} == set(zip(URIS, map(str.upper, WORDS)))
+  shown = {(uri, word.upper(), f"{word[0]}7") for uri, word in zip(URIS, WORDS)}
+  assert {(one["key"], one["text"], one["notation"]) for one in labels} == shown
   assert model.predict(["barn"], 2)[2][0][0] in model.labels
+
+
+def test_names_are_shown_in_the_language_asked_for(workdir, tmp_path):
+  model = xmc_jax.Model.load(workdir)
+  assert (model.language, model.languages) == ("fi", ["fi", "sv"])
+  (ids,), _, (names,), reasons = model.predict(["barn kelt"], 3, explain=True, language="sv")
+  assert names == [WORDS[label] for label in ids] and len(reasons[0]) == 3
+  (tmp_path / "texts.txt").write_text("barn kelt\n")
+  asked = LabelRequest(3, language="sv")
+  predict_command(workdir, str(tmp_path / "texts.txt"), str(tmp_path / "out.jsonl"), asked)
+  assert [one["text"] for one in json.loads((tmp_path / "out.jsonl").read_text())["labels"]] == names
+  with pytest.raises(UserError, match="language = 'de': labels have names in fi, sv"):
+    model.predict(["barn"], 3, language="de")
 
 
 def test_added_labels_keep_the_names_of_the_others(workdir):

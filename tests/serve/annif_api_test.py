@@ -1,11 +1,10 @@
 """Annif's REST API: its fields, Annif's own client, and what is refused."""
 
-import threading
+from types import MappingProxyType
 
 import pytest
-import uvicorn
 from annif_client import AnnifClient
-from made_servers import StandIn
+from made_servers import StandIn, in_thread
 from starlette.testclient import TestClient
 
 from xmc_jax import serve
@@ -14,7 +13,7 @@ URL = "/v1/projects/tags/suggest"
 
 
 class Library(StandIn):
-  notations = {1: "n1"}
+  notations = MappingProxyType({1: "n1"})
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +71,8 @@ def test_what_is_refused(client, data, status, words):
 
 
 def test_annifs_own_client_gets_suggestions(application):
-  server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="error"))
-  thread = threading.Thread(target=server.run, daemon=True)
-  thread.start()
-  while not server.started:
-    thread.join(0.05)
-  (port,) = (socket.getsockname()[1] for each in server.servers for socket in each.sockets)
-  client = AnnifClient(f"http://127.0.0.1:{port}/v1/")
-  try:
+  with in_thread(application) as port:
+    client = AnnifClient(f"http://127.0.0.1:{port}/v1/")
     assert client.api_info["title"] == "xmc_jax"
     assert client.projects == [client.get_project("tags")]
     (first, second) = client.suggest("tags", "abc", limit=3, threshold=0.2)
@@ -89,9 +82,6 @@ def test_annifs_own_client_gets_suggestions(application):
     assert of_first == {"document_id": "7", "results": [first]} and of_second["results"] == []
     with pytest.raises(ValueError, match="Project 'other' not found"):
       client.suggest("other", "abc")
-  finally:
-    server.should_exit = True
-    thread.join(10)
 
 
 def test_another_project_is_not_found_as_annifs_client_expects(client):

@@ -1,9 +1,11 @@
 """The JSON API: its answers, its limits, and what it refuses."""
 
 import contextlib
+import io
 import json
 import sys
 
+import docx
 import jax
 import jsonschema
 import numpy as np
@@ -17,7 +19,7 @@ import xmc_jax
 from xmc_jax import serve
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.index import Index
-from xmc_jax.serve import answers
+from xmc_jax.serve import answers, api
 from xmc_jax.serve.server import bound_socket, known_names
 
 COMPILED: list[str] = []  # what JAX traces or compiles in this process
@@ -189,10 +191,31 @@ def test_only_labels_that_are_asked_for_are_answers(stand_in):
   assert refused.json()["error"] == "include: 'x' is the key of no label, such as 'l0'"
 
 
+def test_names_are_in_the_language_asked_for(stand_in):
+  ask = lambda language: stand_in.post("/predict", json={"text": "abc", "k": 1, "language": language})
+  assert ask("sv").json()["predictions"][0]["labels"][0]["text"] == "label 0@sv"
+  assert ask("de").status_code == 422 and "labels have names in fi, sv" in ask("de").json()["error"]
+
+
+def test_the_text_of_a_word_file_is_extracted():
+  word, content = docx.Document(), io.BytesIO()
+  word.add_paragraph("Art and music")
+  word.save(content)
+  pdf, of_word = api._FILES
+  with client_of(StandIn(), limits=serve.Limits(max_body_bytes=100, max_file_bytes=100_000)) as client:
+    send = lambda content, kind: client.post("/text", content=content, headers={"content-type": kind})
+    assert send(content.getvalue(), of_word).json() == {"text": "Art and music"}
+    broken, wrong, large = send(b"%PDF", pdf), send(b"a", "text/plain"), send(b"a" * 100_001, pdf)
+    assert broken.status_code == 422 and "the file: expected a PDF or Word file" in broken.json()["error"]
+    assert wrong.status_code == 415 and "send a file" in wrong.json()["error"]
+    assert large.status_code == 413 and "limit of 100000 bytes" in large.json()["error"]
+    assert client.post("/predict", json={"text": "a" * 101}).status_code == 413
+
+
 def test_the_schema_describes_real_answers_and_names_the_limits(stand_in):
   schema = stand_in.get("/openapi.json").json()
   own = {path for path in schema["paths"] if not path.startswith("/v1/")}  # those of Annif's API
-  assert own == {"/predict", "/embed", "/health", "/metrics"}
+  assert own == {"/predict", "/embed", "/text", "/health", "/metrics"}
   parts = schema["components"]["schemas"]
   assert parts["PredictRequest"]["properties"]["k"]["anyOf"][0]["maximum"] == 30
   assert parts["EmbedRequest"]["properties"]["texts"]["anyOf"][0]["maxItems"] == 64

@@ -1,13 +1,17 @@
 """The page in a real browser: typing, keyboard alone, hostile labels, light and dark, phone and desktop."""
 
+import base64
 import importlib.util
+import io
 import json
 import shutil
 
+import docx
 import pytest
-from made_servers import HOSTILE_QUERY, running, train
+from made_servers import HOSTILE_QUERY, StandIn, in_thread, running, train
 
 import xmc_jax
+from xmc_jax import serve
 
 CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
 pytestmark = [
@@ -215,6 +219,43 @@ def test_a_threshold_and_a_copy(page, model):
   assert page.run("return document.getElementById('copy').hidden")
 
 
+def test_a_part_of_the_vocabulary_ticks_and_files(browser):
+  """As `StandIn` has it: label i of 'abc' is 'label i' with the key li, and l1 is the top of a part."""
+  choose = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change'))"
+  drop = """const given = new DataTransfer();
+    given.items.add(new File(arguments[0], arguments[1], {type: arguments[2]}));
+    file.files = given.files; file.dispatchEvent(new Event('change'));"""
+  first = "return document.querySelector('.name')?.textContent === arguments[0]"
+  with in_thread(serve.app(StandIn(), name="tags")) as port:
+    page = Page(browser, port).open()
+    page.type("abc", ["label 0"])
+    page.run(choose, *page.run("return [language, 'sv']"))
+    page.wait(first, "label 0@sv")
+    clipboard = "{value: {writeText: async (t) => window.copied = t}}"
+    page.run(f"Object.defineProperty(navigator, 'clipboard', {clipboard})")
+    page.run("for (const id of ['take-0', 'take-2']) document.getElementById(id).click()")
+    assert page.texts("#copy") == ["Copy 2"]
+    for columns, copied in (("key", "l0\nl2"), ("text", "label 0@sv\nlabel 2@sv")):
+      page.run(choose, *page.run("return [columns, arguments[0]]", columns))
+      page.run("copied = ''; document.getElementById('copy').click()")
+      page.wait("return copied === arguments[0]", copied)
+    page.run(choose, *page.run("return [part, 'below:l1']"))
+    page.wait("return document.querySelectorAll('#labels > li').length === 1")
+    assert page.texts(".name") == ["label 1@sv"] and page.texts("#part option") == ["all", "label 1"]
+    assert '"include":["below:l1"],"language":"sv"' in page.texts("#request")[0]
+    page.run(drop, ["Art\n"], "a.txt", "text/plain")
+    page.wait("return text.value === 'Art\\n'")
+    word, content = docx.Document(), io.BytesIO()
+    word.add_paragraph("Art and music")
+    word.save(content)
+    of_bytes = "Uint8Array.from(atob(arguments[0]), (c) => c.charCodeAt(0))"
+    word = base64.b64encode(content.getvalue()).decode()
+    page.run(drop.replace("arguments[0]", f"[{of_bytes}]"), word, "a.docx", serve.api._FILES[1])
+    page.wait("return text.value === 'Art and music'")
+    page.run(drop, ["%PDF-1.4"], "a.pdf", "application/pdf")
+    page.wait("return document.getElementById('status').textContent.includes('expected a PDF or Word file')")
+
+
 def test_words_of_ones_own_and_probabilities_that_are_far_off(browser, workdir, tmp_path):
   copied = shutil.copytree(workdir, tmp_path / "run")
   report = json.loads((copied / "report" / "metrics.json").read_text())
@@ -246,10 +287,9 @@ def test_the_keyboard_alone_reaches_everything(page, model):
   page.press("loma mive")
   page.wait("return document.querySelector('.name')?.textContent === arguments[0]", shown(names[0][0]))
   page.wait("return document.getElementById('labels').getAttribute('aria-busy') === 'false'")
-  page.press(Keys.TAB)
-  assert page.run(active) == "copy"
-  page.press(Keys.TAB)
-  assert page.run(active) == "Why?"
+  for stop in ("file", "columns", "copy", "take-0", "Why?"):
+    page.press(Keys.TAB)
+    assert page.run(active) == stop
   outline = page.run("return getComputedStyle(document.activeElement).outlineStyle + innerWidth")
   assert outline.startswith("solid")
   page.press(Keys.ENTER)
@@ -263,7 +303,7 @@ def test_the_keyboard_alone_reaches_everything(page, model):
   page.press(Keys.SPACE)
   assert page.run(state) == "false" and page.run("return document.getElementById('why-0').hidden")
   seen = [page.run(active)]
-  for _ in range(5):
+  for _ in range(9):
     page.press(Keys.TAB)
     seen.append(page.run(active))
   assert seen.count("Why?") == 5 and seen[-1] == "API for programs"

@@ -6,8 +6,10 @@ import json
 import pathlib
 import re
 import threading
+from types import MappingProxyType
 
 import numpy as np
+import uvicorn
 
 import xmc_jax
 from tests import command_lines, tiny_runs
@@ -53,7 +55,7 @@ class StandIn:
     pass
 
   language, languages, parts = "fi", ["fi", "sv"], (1,)
-  notations = {}
+  notations = MappingProxyType({})
 
   def concept(self, label):
     return {"notation": self.notations.get(label, "")}
@@ -90,6 +92,21 @@ class Broken(StandIn):
 
   def warm(self, num_texts, depths):
     raise UserError("hybrid.json is damaged")
+
+
+@contextlib.contextmanager
+def in_thread(application):
+  """Serves an application from a thread; yields its port."""
+  server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="error"))
+  thread = threading.Thread(target=server.run, daemon=True)
+  thread.start()
+  while not server.started:
+    thread.join(0.05)
+  try:
+    yield server.servers[0].sockets[0].getsockname()[1]
+  finally:
+    server.should_exit = True
+    thread.join(10)
 
 
 class Server:

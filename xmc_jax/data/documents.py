@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from xmc_jax.data import extracted
 from xmc_jax.data.formats import columns
 from xmc_jax.data.formats.json_records import joined_text
 from xmc_jax.data.formats.lines import STANDARD_INPUT, open_bytes, reading, text_chunks
@@ -16,8 +17,7 @@ from xmc_jax.errors import DataError
 
 _LABELS = re.compile(r"^(__label__\S+(\s+|$))+")
 _IDS = ("id", "uid", "key")
-_UNREAD = (".pdf", ".doc", ".docx", ".odt", ".rtf")  # other files of a folder of documents
-_BINARY = (b"%PDF", b"PK\3\4")  # how PDF and zip files begin
+_UNREAD = (".doc", ".odt", ".rtf")  # other files of a folder of documents
 _SETTING = re.compile(r"(;| \() ?change with --config\.(?:data\.)?([\w.]+)[^)]*\)")
 
 
@@ -34,15 +34,16 @@ def of_lines(lines: Iterable[str]) -> Iterator[Document]:
 
 
 def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Iterator[Document]:
-  """Opens a file, or a folder of files, each of which is a document; so is any file if `whole`.
+  """Opens a file, or a folder of files, each of which is a document.
 
-  Documents are the rows of a table (a .txt file, too, if it has the run's columns), and the lines of another
-  file or STANDARD_INPUT. Messages for the user are added to `notices` while they are read.
+  So is a PDF or Word file, and any file if `whole`. Else documents are the rows of a table (a .txt file, too,
+  if it has the run's columns), and the lines of another file or STANDARD_INPUT. Messages for the user are
+  added to `notices` while they are read.
   """
   lines = of_lines(_without_labels(path, options, notices))
   if path is STANDARD_INPUT:
     return iter([Document(_whole(path, notices, options))]) if whole else lines
-  if whole or path.is_dir():
+  if whole or path.is_dir() or suffix(path) in extracted.SUFFIXES:
     root = path if path.is_dir() else path.parent
     if unread := sorted(file.name for file in path.rglob("*") if suffix(file) in _UNREAD):
       notices.append(f"{path.name}: files that are not read: {len(unread):,}, such as {excerpt(unread[0])}")
@@ -61,7 +62,9 @@ def without_settings(notice: str, kept: Collection[str] = ()) -> str:
 
 
 def files_of(path: Path) -> list[Path]:
-  """Returns the files to read: those of a folder, in order: .txt and .md or, without .txt, all; else `path`.
+  """Returns the files to read: those of a folder, in order, or `path`.
+
+  Of a folder with .txt files, those, .md, PDF and Word files; of another, all.
 
   Raises:
     DataError: nothing is there.
@@ -70,12 +73,13 @@ def files_of(path: Path) -> list[Path]:
     path.stat()
   if not path.is_dir():
     with open_bytes(path) if path.is_file() else nullcontext() as file:  # a pipe is read but once
-      if file and file.peek(4)[:4] in _BINARY and suffix(path) not in SUFFIXES:
-        raise DataError(f"{path}: expected plain text, found a PDF, Word or zip file; convert it first")
+      is_binary = file and file.peek(4)[:4] in extracted.BEGINNINGS
+      if is_binary and suffix(path) not in (*SUFFIXES, *extracted.SUFFIXES):
+        raise DataError(f"{path}: expected plain text, found a PDF, Word or zip file; name it .pdf or .docx")
     return [path]
   inside = [file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()]
   files = [path / file for file in inside if not any(part.startswith(".") for part in file.parts)]
-  texts = [file for file in files if suffix(file) in (".txt", ".md")]
+  texts = [file for file in files if suffix(file) in (".txt", ".md", *extracted.SUFFIXES)]
   others = [file for file in files if suffix(file) not in (*SUFFIXES, *_UNREAD)]
   if not others:
     tables = [file for file in files if suffix(file) in SUFFIXES]
@@ -102,10 +106,25 @@ def _without_labels(path: Path, options: Options, notices: list[str]) -> Iterato
 
 
 def _whole(path: Path, notices: list[str], options: Options) -> str:
+  if suffix(path) in extracted.SUFFIXES:
+    return _extracted(path, notices)
   text = "\n".join(line for lines in text_chunks(path, notices, options) for line in lines)
   if "\0" in text:
     raise DataError(f"{path}: expected a text, found other bytes; convert it to plain text first")
   return text
+
+
+def _extracted(path: Path, notices: list[str]) -> str:
+  """Returns the text of a PDF or Word file; '' with a notice if it has none or cannot be read."""
+  with reading(path):
+    content = path.read_bytes()
+  try:
+    if text := extracted.text_of(content, path.name):
+      return text
+    notices.append(f"{path.name}: no text, as in scanned pages")
+  except DataError as error:
+    notices.append(f"{error}; it gets no labels")
+  return ""
 
 
 def _rows(path: Path, options: Options, notices: list[str]) -> Iterator[Document]:

@@ -14,7 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 import xmc_jax
-from xmc_jax.errors import UserError
+from xmc_jax.data import extracted
+from xmc_jax.errors import DataError, UserError
 from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.model import Model
 from xmc_jax.serve import annif_api, answers, schemas
@@ -36,6 +37,7 @@ _WITH_BODY: dict[int | str, dict[str, Any]] = {
   status: {"model": schemas.ErrorAnswer, "description": why} for status, why in _ERRORS.items()
 }
 _PAGE = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
+_FILES = ("application/pdf", "application/vnd.openxmlformats-officedocument.wordprocessingml.document")
 _MOST_PARTS = 100  # of a vocabulary, for the page to offer
 _DEFAULTS, _USUAL = Limits(), PageText()
 _NOT_READY = {"model": schemas.Health, "description": "The model is not ready yet, or has ended."}
@@ -80,6 +82,7 @@ def app(
   api = _without_routes()
   api.state.worker, api.state.name = worker, name
   _add_model_routes(api, worker, k, threshold)
+  _add_extraction(api)
   _add_health(api, worker, k, threshold, page_text)
   annif_api.add_routes(api, worker, name)
   _add_metrics(api, worker)
@@ -87,7 +90,7 @@ def app(
     _add_file(api, path, pathlib.Path(__file__).with_name("page") / file)
   api.add_middleware(
     Guard,
-    max_body_bytes=limits.max_body_bytes,
+    max_body_bytes={"": limits.max_body_bytes, "/text": limits.max_file_bytes},
     metrics=api.state.metrics,
     routes=[route.path.replace("{project_id}", name) for route in api.routes if hasattr(route, "path")],
     allowed_hosts=host_names(allowed_hosts),
@@ -150,6 +153,23 @@ def _add_model_routes(api: FastAPI, worker: ModelWorker, default_k: int, least: 
     if not texts:
       return answers.as_json({"embeddings": []})
     return answers.embeddings(await answers.answered(worker.embed(texts), request))
+
+
+def _add_extraction(api: FastAPI) -> None:
+  one_at_a_time = asyncio.Lock()
+
+  @api.post("/text", response_model=schemas.TextAnswer, responses=_WITH_BODY)
+  async def text(request: Request) -> Response:
+    """Extracts the text of a PDF or Word file, the body."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in _FILES:
+      raise HTTPException(415, f"send a file, with the header Content-Type: {' or '.join(_FILES)}")
+    content = await request.body()
+    async with one_at_a_time:
+      try:
+        return answers.as_json({"text": await asyncio.to_thread(extracted.text_of, content, "the file")})
+      except (DataError, UserError) as fault:
+        raise HTTPException(422, str(fault)) from None
 
 
 def _texts_of(asked: Any, longest: int) -> list[str]:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
@@ -34,7 +34,7 @@ class Guard:
 
   Args:
     app: the application.
-    max_body_bytes: of a body.
+    max_body_bytes: of a body; '' is any path that is not named.
     metrics: counts requests.
     routes: paths that are counted by name; the others count as 'other'.
     allowed_hosts: the result of `host_names`; [] is every name.
@@ -44,22 +44,24 @@ class Guard:
     self,
     app: ASGIApp,
     *,
-    max_body_bytes: int,
+    max_body_bytes: Mapping[str, int],
     metrics: Metrics,
     routes: Sequence[str],
     allowed_hosts: Sequence[str],
   ):
-    limited = RequestBodyLimitMiddleware(app, max_body_bytes)
-    self._app = TrustedHostMiddleware(limited, allowed_hosts or ["*"], www_redirect=False)
-    self._metrics, self._routes = metrics, frozenset(routes)
-    self._in_plain_text = {  # by the status that Starlette gives
-      400: (421, "the Host header does not name this server; --allowed_hosts adds names"),
-      413: (413, f"the body is larger than this server's limit of {max_body_bytes} bytes"),
+    self._apps = {
+      path: TrustedHostMiddleware(
+        RequestBodyLimitMiddleware(app, most), allowed_hosts or ["*"], www_redirect=False
+      )
+      for path, most in max_body_bytes.items()
     }
+    self._metrics, self._routes, self._max_body_bytes = metrics, frozenset(routes), max_body_bytes
 
   async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] != "http":
-      return await self._app(scope, receive, send)
+      return await self._apps[""](scope, receive, send)
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    limited = path if path in self._apps else ""
     start = time.perf_counter()
     status = 0  # of the answer, once it has begun
     refusal: Response | None = None  # in place of plain text
@@ -67,7 +69,7 @@ class Guard:
     async def send_json(message: Message) -> None:
       nonlocal status, refusal
       if message["type"] == "http.response.start":
-        refusal = self._refusal(message)
+        refusal = self._refusal(message, limited)
         if refusal:
           message.update(status=refusal.status_code, headers=refusal.raw_headers)
         MutableHeaders(scope=message).update(_HEADERS)
@@ -77,18 +79,21 @@ class Guard:
       await send(message)
 
     try:
-      await self._app(scope, receive, send_json)
+      await self._apps[limited](scope, receive, send_json)
     except asyncio.CancelledError:  # the server stops, and this request has not ended in time
       if not status:
         await answers.busy("the server is stopping")(scope, receive, send_json)
     finally:
-      path = scope["path"].removeprefix(scope.get("root_path", ""))
       route, seconds = path if path in self._routes else "other", time.perf_counter() - start
       self._metrics.request(route, status or 500, seconds)
 
-  def _refusal(self, message: Message) -> Response | None:
+  def _refusal(self, message: Message, limited: str) -> Response | None:
     """Returns the error that an answer of Starlette's checks stands for; None if it is the application's."""
-    refusal = self._in_plain_text.get(message["status"])
+    in_plain_text = {  # by the status that Starlette gives
+      400: (421, "the Host header does not name this server; --allowed_hosts adds names"),
+      413: (413, f"the body is larger than this server's limit of {self._max_body_bytes[limited]} bytes"),
+    }
+    refusal = in_plain_text.get(message["status"])
     is_plain = Headers(scope=message).get("content-type", "").startswith("text/plain")
     return answers.error(*refusal) if refusal and is_plain else None
 

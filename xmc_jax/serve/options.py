@@ -10,6 +10,7 @@ class Limits(NamedTuple):
 
   Attributes:
     max_body_bytes: of a request's body.
+    max_file_bytes: of a PDF or Word file.
     max_texts: texts in a request.
     max_text_length: characters of a text.
     max_k: labels per text; fewer if the run has fewer.
@@ -19,6 +20,7 @@ class Limits(NamedTuple):
   """
 
   max_body_bytes: int = 1 << 20
+  max_file_bytes: int = 20 << 20
   max_texts: int = 64
   max_text_length: int = 10_000
   max_k: int = 100

@@ -116,9 +116,16 @@ class LimitsAnswer(BaseModel):
   """Names the limits of requests."""
 
   max_body_bytes: int
+  max_file_bytes: int
   max_texts: int
   max_text_length: int
   max_k: int
+
+
+class TextAnswer(BaseModel):
+  """Holds the text of a file."""
+
+  text: str = Field(description="'' if it has none, as scanned pages.")
 
 
 class Part(BaseModel):

@@ -52,10 +52,10 @@ function say(sentence, isError, more = "") {
 
 // Returns the request for the labels of a text; the page itself leaves out those below its threshold.
 function bodyOf(of) {
-  return { ...asked(of), ...(probabilities && { threshold: 0 }) };
+  return { ...wanted(of), ...(probabilities && { threshold: 0 }) };
 }
 
-function asked({ text, k, part, language }) {
+function wanted({ text, k, part, language }) {
   return { text, k, ...(part && { include: [part] }), ...(language && { language }) };
 }
 
@@ -203,7 +203,7 @@ function row(label, number, best, of) {
 
 function tellCommand(of) {
   const threshold = probabilities && Number(least.value) ? { threshold: Number(least.value) / 100 } : {};
-  const body = JSON.stringify({ ...asked(of), text: of.text.slice(0, EXCERPT), ...threshold }).replaceAll("'", "'\\''");
+  const body = JSON.stringify({ ...wanted(of), text: of.text.slice(0, EXCERPT), ...threshold }).replaceAll("'", "'\\''");
   document.getElementById("request").textContent =
     `curl ${new URL("predict", location.href)} -H 'Content-Type: application/json' -d '${safe(body)}'`;
 }
@@ -300,15 +300,22 @@ async function copyLabels() {
   setTimeout(nameCopy, 2000);
 }
 
-// Puts the text of a file in place of what is typed.
+// Puts the text of a file in place of what is typed; the server extracts that of PDF and Word files.
 async function readFile(given) {
   if (!given) return;
-  const content = await given.text();
-  if (content.includes("\0") || content.startsWith("%PDF")) {
-    return clear(`${safe(given.name)} is no text file; copy its text instead.`, true);
+  try {
+    let content = await given.text();
+    if (content.startsWith("%PDF") || content.startsWith("PK\x03")) {
+      working();
+      const headers = { "Content-Type": given.type };
+      content = (await ask("text", { method: "POST", headers, body: given })).text;
+    }
+    if (content.includes("\0")) throw { sentence: "This is no text file." };
+    text.value = content;
+    update();
+  } catch (error) {
+    clear(error.sentence || String(error), true);
   }
-  text.value = content;
-  update();
 }
 
 function offer(examples) {
