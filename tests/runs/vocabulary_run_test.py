@@ -73,7 +73,7 @@ def test_added_labels_keep_the_names_of_the_others(workdir):
 def test_an_export_shows_names_and_reads_texts(workdir, tmp_path):
   export.export(workdir, str(tmp_path / "export"))
   lines = (tmp_path / "export" / "index" / "labels.jsonl").read_text().splitlines()
-  first = {"id": 0, "key": URIS[0], "text": "BARN", "encoder_text": "BARN barn"}
+  first = {"id": 0, "key": URIS[0], "text": "BARN", "encoder_text": "BARN barn", "notation": "b7"}
   assert json.loads(lines[0]) == first
   exported = export.Exported.load(tmp_path / "export")
   ids = exported.add_labels(["zorn", "KELT"])

@@ -35,6 +35,7 @@ def write(
   *,
   keys: Sequence[str],
   names: Sequence[str] | None = None,
+  notations: Sequence[str] = (),
   scorers: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
   points: np.ndarray | None = None,
 ) -> str:
@@ -47,6 +48,7 @@ def write(
     sample: `[m, D]` queries that ScaNN's search is tuned with; stored next to its index.
     keys: their L keys.
     names: what is shown of each; None if it is the text.
+    notations: of each in its vocabulary, '' if it has none; () without a vocabulary.
     scorers: label vectors by scorer, like `parts`; written if there are several.
     points: `[N, D]` training points, for an index of both; None for none.
 
@@ -58,7 +60,7 @@ def write(
   if len(scorers) > 1:
     for scorer, scorer_parts in scorers.items():
       write_vectors(folder / file_of(scorer), len(texts), _blocks(scorer_parts))
-  write_texts(folder / TEXTS, texts, keys, names)
+  write_texts(folder / TEXTS, texts, keys, names, notations)
   vectors = open_array(folder / VECTORS, len(texts))
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))
   if points is not None:
@@ -77,18 +79,24 @@ def write_vectors(path: Path, num_rows: int, blocks: Iterable[np.ndarray]) -> No
 
 
 def write_texts(
-  path: Path, texts: Iterable[str], keys: Sequence[str] | None = None, names: Sequence[str] | None = None
+  path: Path,
+  texts: Iterable[str],
+  keys: Sequence[str] | None = None,
+  names: Sequence[str] | None = None,
+  notations: Sequence[str] = (),
 ) -> None:
   """Writes each text as one line of JSON: its number, counted from 0, its key, if there are keys, the text.
 
-  A name that is not the text is written as 'text', and the text, which the encoder reads, as 'encoder_text'.
+  A label also has its notation, if there is one. A name that is not the text is written as 'text', and the
+  text, which the encoder reads, as 'encoder_text'.
   """
   with path.open("w", encoding="utf-8") as file:
     for number, text in enumerate(texts):
       key = {} if keys is None else {"key": keys[number]}
       name = text if names is None else names[number]
       read = {} if name == text else {"encoder_text": text}
-      entry = {"id": number, **key, "text": name, **read}
+      notation = {"notation": notations[number]} if notations and notations[number] else {}
+      entry = {"id": number, **key, "text": name, **read, **notation}
       file.write(sanitize.json(json.dumps(entry, ensure_ascii=False)) + "\n")
 
 
