@@ -195,8 +195,8 @@ def _write_index(
     scorers = {scorer: [array] for scorer, array in corpora.label_vectors(source.trained).items()}
   sample = _sample(source.trained)
   data = run.dataset
-  notations = [data.concept(label).get("notation", "") for label in range(len(data.label_concepts or ()))]
-  notations += [""] * (data.num_labels - len(notations) if notations else 0)  # added labels have none
+  of_concepts = range(data.num_labels if data.label_concepts else 0)
+  notations = [data.concept(label).get("notation", "") for label in of_concepts]
   of_labels = {"keys": data.label_keys, "names": data.label_names, "notations": notations}
   no_scann = label_files.write(
     folder, [vectors], data.labels.texts, sample, **of_labels, scorers=scorers, points=points
