@@ -421,7 +421,7 @@ def test_examples_hold_no_control_characters(trained, monkeypatch):
 
 def test_predictions_hold_no_control_characters_and_lose_none():
   found = predict.json_line(
-    Document(ESCAPES), [(1, 0.5, f"label{ESCAPES}\ud800")], ["", ESCAPES], lambda _: {}
+    Document(ESCAPES), [(1, 0.5, f"label{ESCAPES}\ud800")], ["", ESCAPES], lambda _: ""
   )
   assert sanitize.line(found) == found.rstrip("\n") and found.isascii()
   assert json.loads(found) == {

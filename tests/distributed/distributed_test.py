@@ -81,8 +81,9 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
     step, found = _trained(tmp_path / name)
     assert step == expected_step == 2 * per_epoch
     for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-      # Not by cell: where gradients nearly cancel, Adam makes a step of what rounding leaves of them.
       assert np.linalg.norm(left - right) <= 5e-6 * np.linalg.norm(right)
+      # A single cell may be further off: where gradients cancel, Adam makes a step of what rounding leaves.
+      np.testing.assert_allclose(left, right, atol=1e-4 * np.abs(right).max())
   reports = [json.loads((tmp_path / name / "report" / "metrics.json").read_text()) for name in ("one", "two")]
   if method != "dexml":
     assert reports[0] == reports[1]

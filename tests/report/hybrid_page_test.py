@@ -90,7 +90,8 @@ def test_confused_labels_may_share_a_broader_concept(tmp_path):
   concepts = [json.dumps({"broader": broader}) for broader in (["x", "y"], ["y"], [])]
   test = types.SimpleNamespace(unfiltered_positives=sp.csr_matrix([[1, 0, 0], [1, 0, 0]]))
   of_labels = {"label_keys": ["a", "b\n", "c"], "label_names": ["A", "B", "C"], "label_concepts": concepts}
-  dataset = types.SimpleNamespace(test=test, **of_labels)
+  concept = lambda label: json.loads(concepts[label])
+  dataset = types.SimpleNamespace(test=test, concept=concept, **of_labels)
   one_run._write_confusions(tmp_path / "confusions.csv", dataset, np.array([[1, 2], [1, -1]]))
   lines = (tmp_path / "confusions.csv").read_text().splitlines()
   assert lines[1:] == ["a,A,b,B,2,1", "a,A,c,C,1,0"]

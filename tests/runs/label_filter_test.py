@@ -54,3 +54,10 @@ def test_a_vocabulary_names_many_labels_at_once(include, exclude, expected):
 def test_a_key_of_several_labels_means_all_of_them_and_the_answer_is_not_to_be_changed():
   where = LabelFilter(("a", "b", "a")).where(exclude=("a",))
   assert where.tolist() == [False, True, False] and not where.flags.writeable
+
+
+def test_tops_have_labels_below_them_and_none_above():
+  """A label may be added whose key is broader than a concept's."""
+  assert LabelFilter(list("abt"), [concept(["t"]), concept(["a"])]).tops == [2]
+  assert LabelFilter(list("ab"), [concept(["t"]), concept(["a"])]).tops == [0]
+  assert LabelFilter(list("ab")).tops == []

@@ -57,8 +57,8 @@ class StandIn:
   language, languages, parts = "fi", ["fi", "sv"], (1,)
   notations = MappingProxyType({})
 
-  def concept(self, label):
-    return {"notation": self.notations.get(label, "")}
+  def notation(self, label):
+    return self.notations.get(label, "")
 
   def check_language(self, language):
     if language and language not in self.languages:

@@ -44,8 +44,8 @@ LABELS = flags.DEFINE_string(
 INCLUDE = flags.DEFINE_multi_string(
   "include", [], "predict: the key of a label; only labels that are named are answers"
 )
-LANGUAGE = flags.DEFINE_string("language", "", "predict: the language of the labels' names, such as fi")
 EXCLUDE = flags.DEFINE_multi_string("exclude", [], "predict: the key of a label that is never an answer")
+LANGUAGE = flags.DEFINE_string("language", "", "predict: the language of the labels' names, such as fi")
 OUTPUT = flags.DEFINE_string(
   "output",
   "",

@@ -45,13 +45,18 @@ def read(path: Path, whole: bool, options: Options, notices: list[str]) -> Itera
     return iter([Document(_whole(path, notices, options))]) if whole else lines
   if whole or path.is_dir() or suffix(path) in extracted.SUFFIXES:
     root = path if path.is_dir() else path.parent
-    if unread := sorted(file.name for file in path.rglob("*") if suffix(file) in _UNREAD):
+    if unread := sorted(file.name for file in path.rglob("*") if suffix(file) in _unread()):
       notices.append(f"{path.name}: files that are not read: {len(unread):,}, such as {excerpt(unread[0])}")
     return (Document(_whole(file, notices, options), str(file.relative_to(root))) for file in files_of(path))
   if suffix(path) in SUFFIXES or _is_table(path, options):
     return _rows(path, options, notices)
   files_of(path)  # a missing file is refused at once, not when the first document is asked for
   return lines
+
+
+def _unread() -> tuple[str, ...]:
+  """Returns the suffixes of a folder's files that are no texts and that nothing here can read."""
+  return _UNREAD if extracted.is_installed() else (*_UNREAD, *extracted.SUFFIXES)
 
 
 def without_settings(notice: str, kept: Collection[str] = ()) -> str:
@@ -78,9 +83,9 @@ def files_of(path: Path) -> list[Path]:
         raise DataError(f"{path}: expected plain text, found a PDF, Word or zip file; name it .pdf or .docx")
     return [path]
   inside = [file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()]
-  files = [path / file for file in inside if not any(part.startswith(".") for part in file.parts)]
-  texts = [file for file in files if suffix(file) in (".txt", ".md", *extracted.SUFFIXES)]
-  others = [file for file in files if suffix(file) not in (*SUFFIXES, *_UNREAD)]
+  files = [path / file for file in inside if not any(part.startswith((".", "~$")) for part in file.parts)]
+  others = [file for file in files if suffix(file) not in (*SUFFIXES, *_unread())]
+  texts = [file for file in others if suffix(file) in (".txt", ".md", *extracted.SUFFIXES)]
   if not others:
     tables = [file for file in files if suffix(file) in SUFFIXES]
     instead = f"only tables; give one, as --input={tables[0]}" if tables else "no file"
@@ -116,8 +121,8 @@ def _whole(path: Path, notices: list[str], options: Options) -> str:
 
 def _extracted(path: Path, notices: list[str]) -> str:
   """Returns the text of a PDF or Word file; '' with a notice if it has none or cannot be read."""
-  with reading(path):
-    content = path.read_bytes()
+  with reading(path), open_bytes(path) as file:
+    content = file.read()
   try:
     if text := extracted.text_of(content, path.name):
       return text

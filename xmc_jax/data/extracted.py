@@ -1,16 +1,22 @@
-"""Extracts the text of PDF and Word files in a process of its own, which such files may stop or flood."""
+"""Extracts the text of PDF and Word files in a process of its own: a hostile file stops that alone."""
 
+import contextlib
+import importlib.util
 import io
 import subprocess
 import sys
 from collections.abc import Iterator
 
-from xmc_jax.errors import DataError, UserError
-
 SUFFIXES = (".pdf", ".docx")
 BEGINNINGS = (b"%PDF", b"PK\3\4")  # of PDF files, and of zip files, which those of Word are
-_SECONDS, _BYTES = 60, 2 << 30  # of the process
+_SECONDS, _BYTES = 20, 2 << 30  # of the process
+_CHARACTERS = 4 << 20  # of a text; the rest is left out
 _MISSING = 3  # exit status: the package is not installed
+
+
+def is_installed() -> bool:
+  """Returns whether the packages are there that read both."""
+  return all(map(importlib.util.find_spec, ("pypdf", "docx")))
 
 
 def text_of(content: bytes, name: str) -> str:
@@ -21,9 +27,11 @@ def text_of(content: bytes, name: str) -> str:
     name: what messages call it.
 
   Raises:
-    DataError: it cannot be read, such as an encrypted one, or takes longer than a minute.
+    DataError: it cannot be read, such as an encrypted one, or takes too long.
     UserError: pypdf or python-docx is not installed.
   """
+  from xmc_jax.errors import DataError, UserError  # the process of its own may not find this package
+
   command = [sys.executable, "-P", __file__]  # -P: modules beside this file are not those of packages
   try:
     ran = subprocess.run(command, input=content, capture_output=True, timeout=_SECONDS)
@@ -40,7 +48,7 @@ def text_of(content: bytes, name: str) -> str:
 
 def _parts(content: bytes) -> Iterator[str]:
   """Yields the pages of a PDF file, or the paragraphs and rows of tables of a Word file."""
-  if content.startswith(BEGINNINGS[0]):
+  if BEGINNINGS[0] in content[:1024]:
     import pypdf
 
     yield from (page.extract_text() for page in pypdf.PdfReader(io.BytesIO(content)).pages)
@@ -57,13 +65,15 @@ def _parts(content: bytes) -> Iterator[str]:
 def _main() -> None:
   import resource
 
-  resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
+  for limit, most in ((resource.RLIMIT_AS, _BYTES), (resource.RLIMIT_CPU, _SECONDS)):
+    with contextlib.suppress(ValueError, OSError):  # macOS takes no limit of memory; a lower one stays
+      resource.setrlimit(limit, (most, most))
   try:
     text = "\n".join(_parts(sys.stdin.buffer.read())).replace("\0", " ")
   except ImportError as error:
     print(error, file=sys.stderr)
     sys.exit(_MISSING)
-  sys.stdout.buffer.write(text.encode(errors="replace"))
+  sys.stdout.buffer.write(text[:_CHARACTERS].encode(errors="replace"))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def write(
   *,
   keys: Sequence[str],
   names: Sequence[str] | None = None,
-  notations: Sequence[str] = (),
+  notations: Sequence[str] | None = None,
   scorers: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
   points: np.ndarray | None = None,
 ) -> str:
@@ -48,7 +48,7 @@ def write(
     sample: `[m, D]` queries that ScaNN's search is tuned with; stored next to its index.
     keys: their L keys.
     names: what is shown of each; None if it is the text.
-    notations: of each in its vocabulary, '' if it has none; () without a vocabulary.
+    notations: of each in its vocabulary, '' if it has none; None if none has.
     scorers: label vectors by scorer, like `parts`; written if there are several.
     points: `[N, D]` training points, for an index of both; None for none.
 
@@ -83,7 +83,7 @@ def write_texts(
   texts: Iterable[str],
   keys: Sequence[str] | None = None,
   names: Sequence[str] | None = None,
-  notations: Sequence[str] = (),
+  notations: Sequence[str] | None = None,
 ) -> None:
   """Writes each text as one line of JSON: its number, counted from 0, its key, if there are keys, the text.
 

@@ -195,8 +195,7 @@ def _write_index(
     scorers = {scorer: [array] for scorer, array in corpora.label_vectors(source.trained).items()}
   sample = _sample(source.trained)
   data = run.dataset
-  of_concepts = range(data.num_labels if data.label_concepts else 0)
-  notations = [data.concept(label).get("notation", "") for label in of_concepts]
+  notations = list(map(data.notation, range(data.num_labels)))
   of_labels = {"keys": data.label_keys, "names": data.label_names, "notations": notations}
   no_scann = label_files.write(
     folder, [vectors], data.labels.texts, sample, **of_labels, scorers=scorers, points=points

@@ -127,13 +127,13 @@ def _write_labels(
 def _write_confusions(path: pathlib.Path, dataset: Dataset, given: np.ndarray) -> None:
   """Writes a line for each pair of `metrics.confusions`; says whether the two share a broader concept."""
   confused = metrics.confusions(given, dataset.test.unfiltered_positives)
-  keys, names, concepts = dataset.label_keys, dataset.label_names, dataset.label_concepts
+  keys, names = dataset.label_keys, dataset.label_names
   with atomic.written_whole(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
     table = csv.writer(file)
     table.writerow(_OF_CONFUSIONS)
     for *pair, count in confused.tolist():
-      broader = [set(json.loads(concepts[label])["broader"]) for label in pair] if concepts else []
-      share = int(not set.isdisjoint(*broader)) if broader else ""
+      one, other = (set(dataset.concept(label).get("broader", ())) for label in pair)
+      share = int(not one.isdisjoint(other)) if dataset.label_concepts else ""
       table.writerow([*(sanitize.line(of[label]) for label in pair for of in (keys, names)), count, share])
 
 

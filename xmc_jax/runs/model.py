@@ -93,7 +93,8 @@ class Model:
     """Returns the language of the labels' names, such as 'fi'; '' if it is not known."""
     names = ((label, self.concept(label).get("names", {})) for label in range(min(len(self.labels), 100)))
     shown = Counter(tag for label, by in names for tag, name in by.items() if name == self.labels[label])
-    return max(shown, key=shown.__getitem__, default="")
+    given = self._run.config.data.get("language", "").partition("+")[0]
+    return max(shown, key=shown.__getitem__, default="") or given
 
   @functools.cached_property
   def languages(self) -> list[str]:
@@ -101,14 +102,19 @@ class Model:
     concepts = map(json.loads, self._run.dataset.label_concepts or ())
     return sorted({tag for concept in concepts for tag in concept["names"]} - {""})
 
-  @property
+  @functools.cached_property
   def parts(self) -> list[int]:
-    """Returns the labels that others are below in the vocabulary, and that are below none; by notation."""
-    return sorted(self._filter.tops, key=lambda label: (self.concept(label)["notation"], self.labels[label]))
+    """Returns labels with others below and none above, by notation; [] if `predict` takes no keys."""
+    tops = self._filter.tops if self._takes_filters else []
+    return sorted(tops, key=lambda label: (self.notation(label), self.labels[label]))
 
   def concept(self, label: int) -> dict[str, Any]:
     """Returns what the vocabulary says of a label: `names`, `notation`, `broader`, …; {} without one."""
     return self._run.dataset.concept(label)
+
+  def notation(self, label: int) -> str:
+    """Returns a label's notation in the vocabulary; '' if it has none."""
+    return self._run.dataset.notation(label)
 
   def name(self, label: int, language: str = "") -> str:
     """Returns a label's name in a language; the one that the run shows if the vocabulary has no other."""
@@ -121,15 +127,19 @@ class Model:
       UserError: a key is no label's, or the scores are a method's own, which rank all labels.
     """
     where = self._filter.where(tuple(include), tuple(exclude))
-    if self._chosen == "hybrid" or self._chosen in configs.SOURCES:
+    if self._takes_filters:
       return where
     if include or exclude:
       raise UserError(f"include and exclude do not go with --scores={self._chosen}; give --scores=hybrid")
     return None
 
+  @property
+  def _takes_filters(self) -> bool:
+    return self._chosen == "hybrid" or self._chosen in configs.SOURCES
+
   def check_language(self, language: str) -> None:
     """Raises UserError if no label has a name in the language; '' is the run's own."""
-    if language and language not in self.languages:
+    if language and in_language(dict.fromkeys(self.languages, True), language) is None:
       known = ", ".join(self.languages) or "none, as the data have no vocabulary"
       raise UserError(f"language = {language!r:.40}: labels have names in {known}")
 

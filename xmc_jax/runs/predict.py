@@ -50,7 +50,7 @@ def predict_lines(
   for part, ids, scores, *rest in _predicted(model, documents, request, block):
     for document, row in zip(part, zip(ids.tolist(), scores.tolist(), *rest)):
       labels = (label for label in zip(*row) if label[0] >= 0)
-      out.write(json_line(document, labels, model.keys, model.concept))
+      out.write(json_line(document, labels, model.keys, model.notation))
     out.flush()
     done += len(part)
   return done
@@ -100,7 +100,7 @@ def json_line(
   document: Document,
   found: Iterable[tuple[int, float, str] | tuple],
   keys: Sequence[str],
-  concept: Callable[[int], Mapping],
+  notation: Callable[[int], str],
   **more: object,
 ) -> str:
   """Returns one line of output: a text, its labels, best first, and other entries.
@@ -109,14 +109,14 @@ def json_line(
     document: the query.
     found: for each label `(label id, score, label text)`, or these and its reasons.
     keys: the keys of all labels, by id.
-    concept: what a vocabulary says of a label, of which its notation is written.
+    notation: of a label in its vocabulary; '' if it has none.
     more: other entries of the line.
   """
   labels = []
   for id_, score, name, *why in found:
     labels.append({"id": id_, "key": keys[id_], "score": round(score, 6), "text": name})
-    if notation := concept(id_).get("notation"):
-      labels[-1]["notation"] = notation
+    if found_notation := notation(id_):
+      labels[-1]["notation"] = found_notation
     if why:
       labels[-1]["why"] = why[0]
   id_of_document = {} if document.id is None else {"id": document.id}
@@ -131,7 +131,7 @@ def write_test(run: Run, ranked: evaluate.Ranking, out: IO[str]) -> None:
     labels = ((label, value, names[label]) for label, value in zip(ids, scores) if label >= 0)
     positives = test.unfiltered_positives[row].indices.tolist()
     true = [{"id": label, "key": keys[label], "text": names[label]} for label in positives]
-    out.write(json_line(Document(test.texts[row]), labels, keys, run.dataset.concept, true=true))
+    out.write(json_line(Document(test.texts[row]), labels, keys, run.dataset.notation, true=true))
 
 
 def predict_command(

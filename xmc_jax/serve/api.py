@@ -38,6 +38,7 @@ _WITH_BODY: dict[int | str, dict[str, Any]] = {
 }
 _PAGE = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
 _FILES = ("application/pdf", "application/vnd.openxmlformats-officedocument.wordprocessingml.document")
+_MOST_FILES = 4  # whose text is extracted, or waits for that
 _MOST_PARTS = 100  # of a vocabulary, for the page to offer
 _DEFAULTS, _USUAL = Limits(), PageText()
 _NOT_READY = {"model": schemas.Health, "description": "The model is not ready yet, or has ended."}
@@ -157,19 +158,30 @@ def _add_model_routes(api: FastAPI, worker: ModelWorker, default_k: int, least: 
 
 def _add_extraction(api: FastAPI) -> None:
   one_at_a_time = asyncio.Lock()
+  files = 0  # that are read or wait
+  content_of = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in _FILES}
+  of_request = {"requestBody": {"content": content_of}}
 
-  @api.post("/text", response_model=schemas.TextAnswer, responses=_WITH_BODY)
+  @api.post("/text", response_model=schemas.TextAnswer, responses=_WITH_BODY, openapi_extra=of_request)
   async def text(request: Request) -> Response:
     """Extracts the text of a PDF or Word file, the body."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _FILES:
       raise HTTPException(415, f"send a file, with the header Content-Type: {' or '.join(_FILES)}")
-    content = await request.body()
-    async with one_at_a_time:
-      try:
+    nonlocal files
+    if files >= _MOST_FILES:
+      raise Busy(f"the server is busy: {files} files wait, and no more may")
+    files += 1
+    try:
+      content = await request.body()
+      async with one_at_a_time:
+        if await request.is_disconnected():
+          raise ClientDisconnect
         return answers.as_json({"text": await asyncio.to_thread(extracted.text_of, content, "the file")})
-      except (DataError, UserError) as fault:
-        raise HTTPException(422, str(fault)) from None
+    except (DataError, UserError) as fault:
+      raise HTTPException(422, str(fault)) from None
+    finally:
+      files -= 1
 
 
 def _texts_of(asked: Any, longest: int) -> list[str]:
@@ -209,8 +221,9 @@ def _add_health(api: FastAPI, worker: ModelWorker, k: int, threshold: float, pag
 
 
 def _vocabulary(model: Model) -> dict[str, Any]:
-  tops = model.parts if len(model.parts) <= _MOST_PARTS else []
-  parts = [{"include": f"below:{model.keys[label]}", "name": model.labels[label]} for label in tops]
+  tops = model.parts
+  few = tops if len(tops) <= _MOST_PARTS else []
+  parts = [{"include": f"below:{model.keys[label]}", "name": model.labels[label]} for label in few]
   return {"languages": model.languages, "language": model.language, "parts": parts}
 
 

@@ -186,7 +186,7 @@ class ModelWorker:
     return found
 
   def _label(self, label: int, name: str, score: float) -> Label:
-    notation = self.model.concept(label).get("notation")
+    notation = self.model.notation(label)
     found = {"id": label, "key": self.model.keys[label], "text": name, "score": score}
     return {**found, "notation": notation} if notation else found
 

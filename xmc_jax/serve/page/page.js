@@ -4,6 +4,7 @@
 const DEBOUNCE_MS = 150;
 const RETRY_SECONDS = 2; // where the server does not say when to come again
 const ANSWER_SECONDS = 30; // the longest wait for an answer
+const WORD = "application/vnd.openxmlformats-officedocument.wordprocessingml.document";
 const EXCERPT = 200; // characters of a training text
 // Controls, and marks that change the direction of reading, which a label could use to look like another.
 const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
@@ -22,6 +23,7 @@ const list = document.getElementById("labels");
 let ready = false; // whether the server has told what it serves
 let probabilities = true; // whether scores are probabilities
 let own = ""; // the language of names where a request does not say
+let largest = Infinity; // bytes of a file
 let longest = Infinity; // characters of a text that the server reads
 let timer = 0; // of the debounce, or of a new try
 let running = new AbortController(); // of the last request
@@ -246,12 +248,13 @@ async function update() {
   of.language = language.value === own ? "" : language.value;
   if (!of.text) return clear("Nothing is typed yet.");
   if (shown && ["text", "k", "part", "language"].every((key) => shown[key] === of[key])) return show({ ...shown, more: of.more });
+  const taken = shown?.text === of.text ? shown.taken : new Set(); // the ids of ticked labels
   const mine = (running = new AbortController());
   const late = setTimeout(() => mine.abort(new DOMException("", "TimeoutError")), 1000 * ANSWER_SECONDS);
   working();
   try {
     const answer = await predict(bodyOf(of), mine.signal);
-    show({ ...of, labels: answer.predictions[0].labels, taken: new Set() });
+    show({ ...of, labels: answer.predictions[0].labels, taken });
   } catch (error) {
     if (error.name === "AbortError") return;
     const again = error.seconds ? ` This page tries again in ${error.seconds} s.` : "";
@@ -303,18 +306,22 @@ async function copyLabels() {
 // Puts the text of a file in place of what is typed; the server extracts that of PDF and Word files.
 async function readFile(given) {
   if (!given) return;
+  clearTimeout(timer);
+  running.abort();
+  const mine = (running = new AbortController());
+  working();
   try {
-    let content = await given.text();
-    if (content.startsWith("%PDF") || content.startsWith("PK\x03")) {
-      working();
-      const headers = { "Content-Type": given.type };
-      content = (await ask("text", { method: "POST", headers, body: given })).text;
-    }
+    const start = await given.slice(0, 4).text();
+    const type = { "%PDF": "application/pdf", "PK\x03\x04": WORD }[start];
+    if (given.size > largest) throw { sentence: `A file may have ${largest.toLocaleString("en")} bytes.` };
+    const asked = { method: "POST", headers: { "Content-Type": type }, body: given, signal: mine.signal };
+    const content = type ? (await ask("text", asked)).text : await given.text();
+    if (mine.signal.aborted) return;
     if (content.includes("\0")) throw { sentence: "This is no text file." };
     text.value = content;
     update();
   } catch (error) {
-    clear(error.sentence || String(error), true);
+    if (error.name !== "AbortError") clear(error.sentence || String(error), true);
   }
 }
 
@@ -337,7 +344,7 @@ function languageName(tag) {
   try {
     return new Intl.DisplayNames(["en"], { type: "language" }).of(tag);
   } catch {
-    return tag || "any"; // what is no language tag
+    return safe(tag) || "any"; // what is no language tag
   }
 }
 
@@ -365,6 +372,7 @@ async function start() {
     document.getElementById("about").append(` On test texts, probabilities of best labels were ${points} points off.`);
   }
   longest = about.limits.max_text_length;
+  largest = about.limits.max_file_bytes;
   least.parentElement.hidden = !probabilities;
   least.value = probabilities ? Math.round(1e6 * about.threshold) / 1e4 : 0;
   own = about.language;
@@ -383,9 +391,12 @@ async function start() {
 
 text.addEventListener("input", later);
 for (const choice of [count, part, language]) choice.addEventListener("change", update);
-file.addEventListener("change", () => readFile(file.files[0]));
-text.addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
-text.addEventListener("drop", (event) => {
+file.addEventListener("change", () => {
+  readFile(file.files[0]);
+  file.value = ""; // so that the same file can be chosen again
+});
+document.addEventListener("dragover", (event) => event.dataTransfer.types.includes("Files") && event.preventDefault());
+document.addEventListener("drop", (event) => {
   if (!event.dataTransfer.files.length) return; // a piece of text
   event.preventDefault();
   readFile(event.dataTransfer.files[0]);
