@@ -40,6 +40,7 @@ TESTS = (
   "tests/models/embedder_test.py",  # safetensors, transformers
   "tests/models/gru_test.py",  # flax
   "tests/data/data_layouts_test.py",  # tokenizers, pyarrow
+  "tests/data/read_documents_test.py",  # pypdf, python-docx, openpyxl
   "tests/retrieval/index_test.py",  # scann
   "tests/retrieval/lexical_test.py",  # scikit-learn
   "tests/retrieval/boosted_trees_test.py",  # lightgbm
