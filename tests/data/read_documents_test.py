@@ -6,7 +6,7 @@ import docx
 import pytest
 import sample_folders as samples
 
-from xmc_jax.data import Options, documents
+from xmc_jax.data import Options, documents, extracted
 from xmc_jax.errors import DataError
 
 
@@ -105,6 +105,16 @@ startxref
 0
 %%EOF
 """
+
+
+def test_a_file_that_takes_too_long_is_refused(monkeypatch):
+  monkeypatch.setattr(extracted, "_SECONDS", 1e-3)
+  with pytest.raises(
+    DataError, match=r"a\.pdf: its text takes longer than 0\.001 s; convert it"
+  ):
+    extracted.text_of(PDF, "a.pdf")
+
+
 ROWS = [{"uid": 7, "title": "a\nb", "tags": "x"}, {"uid": 8, "title": "", "tags": ""}]
 
 
