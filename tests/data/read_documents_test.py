@@ -109,9 +109,7 @@ startxref
 
 def test_a_file_that_takes_too_long_is_refused(monkeypatch):
   monkeypatch.setattr(extracted, "_SECONDS", 1e-3)
-  with pytest.raises(
-    DataError, match=r"a\.pdf: its text takes longer than 0\.001 s; convert it"
-  ):
+  with pytest.raises(DataError, match=r"a\.pdf: its text takes longer than 0\.001 s; convert it"):
     extracted.text_of(PDF, "a.pdf")
 
 
