@@ -79,8 +79,8 @@ def test_pdf_and_word_files_are_documents(tmp_path):
   word.add_paragraph("Art and")
   word.add_table(1, 2).rows[0].cells[1].text = "music"
   word.save(tmp_path / "a.docx")
-  samples.write(tmp_path / "b.pdf", PDF)
-  samples.write(tmp_path / "c.pdf", PDF.replace(b"(Art)", b"()"))
+  samples.write(tmp_path / "b.pdf", pdf("Art"))
+  samples.write(tmp_path / "c.pdf", pdf(""))
   samples.write(tmp_path / "d.pdf", b"%PDF-1.4\n")
   samples.write(tmp_path / "e.txt", "x")
   rows, notices = read(tmp_path)
@@ -91,26 +91,28 @@ def test_pdf_and_word_files_are_documents(tmp_path):
   assert read(tmp_path / "b.pdf") == ([("b.pdf", "Art")], [])
 
 
-# A page that shows `Art`; offsets are left out, and pypdf finds the objects.
-PDF = b"""%PDF-1.4
-1 0 obj <</Type/Catalog/Pages 2 0 R>> endobj
-2 0 obj <</Type/Pages/Kids[3 0 R]/Count 1>> endobj
-3 0 obj <</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>> endobj
-4 0 obj <</Length 28>> stream
-BT /F 9 Tf 9 9 Td (Art) Tj ET
-endstream endobj
-5 0 obj <</Type/Font/Subtype/Type1/BaseFont/Helvetica>> endobj
-trailer <</Root 1 0 R/Size 6>>
-startxref
-0
-%%EOF
-"""
+def pdf(text: str) -> bytes:
+  """Returns a PDF file of one page with a text."""
+  shown = f"BT /F 9 Tf 9 9 Td ({text}) Tj ET"
+  objects = (
+    "<</Type/Catalog/Pages 2 0 R>>",
+    "<</Type/Pages/Kids[3 0 R]/Count 1>>",
+    "<</Type/Page/Parent 2 0 R/MediaBox[0 0 99 99]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>",
+    f"<</Length {len(shown)}>> stream\n{shown}\nendstream",
+    "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+  )
+  content, offsets = "%PDF-1.4\n", ""
+  for number, each in enumerate(objects, 1):
+    offsets += f"{len(content):010} 00000 n \n"
+    content += f"{number} 0 obj {each} endobj\n"
+  table = f"xref\n0 6\n0000000000 65535 f \n{offsets}trailer <</Root 1 0 R/Size 6>>\n"
+  return f"{content}{table}startxref\n{len(content)}\n%%EOF\n".encode()
 
 
 def test_a_file_that_takes_too_long_is_refused(monkeypatch):
   monkeypatch.setattr(extracted, "_SECONDS", 1e-3)
   with pytest.raises(DataError, match=r"a\.pdf: its text takes longer than 0\.001 s; convert it"):
-    extracted.text_of(PDF, "a.pdf")
+    extracted.text_of(pdf("Art"), "a.pdf")
 
 
 ROWS = [{"uid": 7, "title": "a\nb", "tags": "x"}, {"uid": 8, "title": "", "tags": ""}]
