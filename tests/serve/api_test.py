@@ -197,7 +197,7 @@ def test_names_are_in_the_language_asked_for(stand_in):
   assert ask("de").status_code == 422 and "labels have names in fi, sv" in ask("de").json()["error"]
 
 
-def test_the_text_of_a_word_file_is_extracted():
+def test_the_text_of_a_word_file_is_extracted(monkeypatch):
   word, content = docx.Document(), io.BytesIO()
   word.add_paragraph("Art and music")
   word.save(content)
@@ -210,6 +210,9 @@ def test_the_text_of_a_word_file_is_extracted():
     assert wrong.status_code == 415 and "send a file" in wrong.json()["error"]
     assert large.status_code == 413 and "limit of 100000 bytes" in large.json()["error"]
     assert client.post("/predict", json={"text": "a" * 101}).status_code == 413
+    monkeypatch.setattr(api, "_MOST_FILES", 0)
+    busy = send(content.getvalue(), of_word)
+    assert busy.status_code == 503 and busy.headers["Retry-After"] == "1"
 
 
 def test_the_schema_describes_real_answers_and_names_the_limits(stand_in):
