@@ -39,10 +39,12 @@ def _trained(workdir):
 
 
 # By method: settings, training rows, steps of an epoch. DEXML has what comes after, too: the hybrid ranker is
-# fitted, and all rows are trained on. UniDEC has refreshes, and a table whose rows the processes share.
+# fitted, and all rows are trained on. UniDEC has refreshes, and a table whose rows the processes share. Its
+# rate is low: where gradients cancel, Adam makes a step of what rounding leaves, and two processes round
+# otherwise than one.
 TRAININGS = {
   "dexml": ({"eval.scores": "hybrid", "train.refit": True, "data.num_validation": 220}, 430, 6),
-  "unidec": ({**tiny_runs.UNIDEC, "method.pool_size": 40}, 200, 8),
+  "unidec": ({**tiny_runs.UNIDEC, "method.pool_size": 40, "train.learning_rate": 0.005}, 200, 8),
 }
 
 
@@ -81,9 +83,7 @@ def test_two_processes_train_what_one_does_and_one_goes_on(method, tmp_path, mon
     step, found = _trained(tmp_path / name)
     assert step == expected_step == 2 * per_epoch
     for left, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-      assert np.linalg.norm(left - right) <= 5e-6 * np.linalg.norm(right)
-      # A single cell may be further off: where gradients cancel, Adam makes a step of what rounding leaves.
-      np.testing.assert_allclose(left, right, atol=1e-4 * np.abs(right).max())
+      np.testing.assert_allclose(left, right, atol=1e-5 * np.abs(right).max())
   reports = [json.loads((tmp_path / name / "report" / "metrics.json").read_text()) for name in ("one", "two")]
   if method != "dexml":
     assert reports[0] == reports[1]
