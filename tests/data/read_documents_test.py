@@ -91,6 +91,16 @@ def test_pdf_and_word_files_are_documents(tmp_path):
   assert read(tmp_path / "b.pdf") == ([("b.pdf", "Art")], [])
 
 
+def test_without_the_extra_a_folders_pdf_files_are_said_and_left(tmp_path, monkeypatch):
+  monkeypatch.setattr(extracted, "is_installed", lambda: False)
+  samples.write(tmp_path / "a.txt", "x")
+  samples.write(tmp_path / "b.pdf", b"%PDF-1.4\n")
+  assert read(tmp_path) == (
+    [("a.txt", "x")],
+    [f"{tmp_path.name}: files that are not read: 1, such as 'b.pdf'"],
+  )
+
+
 def pdf(text: str) -> bytes:
   """Returns a PDF file of one page with a text."""
   shown = f"BT /F 9 Tf 9 9 Td ({text}) Tj ET"

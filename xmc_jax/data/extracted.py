@@ -1,6 +1,7 @@
 """Extracts the text of PDF and Word files in a process of its own: a hostile file stops that alone."""
 
 import contextlib
+import functools
 import importlib.util
 import io
 import subprocess
@@ -14,6 +15,7 @@ _CHARACTERS = 4 << 20  # of a text; the rest is left out
 _MISSING = 3  # exit status: the package is not installed
 
 
+@functools.cache  # asked for each file of a folder
 def is_installed() -> bool:
   """Returns whether the packages are there that read both."""
   return all(map(importlib.util.find_spec, ("pypdf", "docx")))

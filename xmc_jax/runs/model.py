@@ -88,7 +88,7 @@ class Model:
     """Returns the keys of the L labels, by id: the user's own names for them; texts where there are none."""
     return self._run.dataset.label_keys
 
-  @property
+  @functools.cached_property
   def language(self) -> str:
     """Returns the language of the labels' names, such as 'fi'; '' if it is not known."""
     names = ((label, self.concept(label).get("names", {})) for label in range(min(len(self.labels), 100)))
