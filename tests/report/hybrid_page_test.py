@@ -9,12 +9,11 @@ import re
 import types
 
 import numpy as np
-import pytest
 import scipy.sparse as sp
 from page_runs import HOSTILE, written
 
 from xmc_jax import metrics, sanitize
-from xmc_jax.report import one_run, scores
+from xmc_jax.report import label_table, scores
 from xmc_jax.runs import evaluate
 
 
@@ -62,7 +61,31 @@ def test_the_table_of_labels_counts_what_sets_give(hybrid_run, undrawn):
   for label, row in enumerate(rows):
     right, wrong, missed = (int(row[name]) for name in ("TP", "FP", "FN"))
     assert right + wrong == (given == label).sum() and right + missed == int(row["test_points"])
-    assert float(row["F1"]) == pytest.approx(2 * right / max(2 * right + wrong + missed, 1), abs=1e-4)
+    shares = {
+      "P": (right, right + wrong),
+      "R": (right, right + missed),
+      "F1": (2 * right, 2 * right + wrong + missed),
+    }
+    for name, (part, whole) in shares.items():
+      assert row[name] == ("" if not whole else str(round(part / whole, 4)))
+
+
+def test_the_page_sorts_labels_by_each_column_without_a_script(hybrid_run, undrawn):
+  """The style of a row has its place in the order of each column, the largest number first."""
+  text = written(hybrid_run).text
+  table = re.search(r'<details class="sortable">.*?</details>', text, re.DOTALL)[0]
+  names = [html.unescape(name).strip() for name in re.findall(r'type="radio"[^>]*>([^<]*)</label>', table)]
+  rows = re.findall(r'<tr style="(.*?)">(.*?)</tr>', table, re.DOTALL)
+  assert names[:2] == ["training points", "test points"] and names[-3:] == ["P", "R", "F1"] and len(rows) > 20
+  places = np.array([re.findall(r"--\d+:(\d+);", style) for style, _ in rows], int)
+  cells = [re.findall(r"<td>(.*?)</td>", row) for _, row in rows]
+  for number in range(len(names)):
+    by_place = [cells[row][number].replace(",", "") for row in np.argsort(places[:, number])]
+    values = [-np.inf if cell == "–" else float(cell) for cell in by_place]
+    assert values == sorted(values, reverse=True)
+    assert f".sortable:has(#by-{number + 1}:checked) tbody tr {{ order: var(--{number + 1}); }}" in table
+  mistakes = [int(row[names.index("FP")]) + int(row[names.index("FN")]) for row in cells]
+  assert mistakes == sorted(mistakes, reverse=True)
 
 
 def test_the_table_of_confusions_counts_what_sets_give_and_miss(hybrid_run, undrawn):
@@ -92,7 +115,7 @@ def test_confused_labels_may_share_a_broader_concept(tmp_path):
   of_labels = {"label_keys": ["a", "b\n", "c"], "label_names": ["A", "B", "C"], "label_concepts": concepts}
   concept = lambda label: json.loads(concepts[label])
   dataset = types.SimpleNamespace(test=test, concept=concept, **of_labels)
-  one_run._write_confusions(tmp_path / "confusions.csv", dataset, np.array([[1, 2], [1, -1]]))
+  label_table.write_confusions(tmp_path / "confusions.csv", dataset, np.array([[1, 2], [1, -1]]))
   lines = (tmp_path / "confusions.csv").read_text().splitlines()
   assert lines[1:] == ["a,A,b,B,2,1", "a,A,c,C,1,0"]
 

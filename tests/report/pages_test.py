@@ -8,7 +8,7 @@ import pytest
 
 from xmc_jax.report import pages
 
-_VOID = {"meta", "img", "br"}
+_VOID = {"meta", "img", "br", "input"}
 
 
 class Checked(html.parser.HTMLParser):

@@ -1,8 +1,12 @@
 """Annif's REST API: its fields, Annif's own client, and what is refused."""
 
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
+from annif.backend.http import HTTPBackend
+from annif.corpus import Document
+from annif.vocab.subject_index import SubjectIndexFile
+from annif.vocab.types import Subject
 from annif_client import AnnifClient
 from made_servers import StandIn, in_thread
 from starlette.testclient import TestClient
@@ -83,6 +87,42 @@ def test_annifs_own_client_gets_suggestions(application):
     assert of_first == {"document_id": "7", "results": [first]} and of_second["results"] == []
     with pytest.raises(ValueError, match="Project 'other' not found"):
       client.suggest("other", "abc")
+
+
+def test_annif_asks_the_server_as_one_of_its_backends(tmp_path):
+  subjects = SubjectIndexFile()
+  for label in range(5):
+    subjects.append(Subject(f"l{label}", {"fi": f"label {label}"}, None))
+  project = SimpleNamespace(subjects=subjects, datadir=str(tmp_path))
+  with in_thread(serve.app(Library(), name="tags")) as port:
+    given = {"endpoint": f"http://127.0.0.1:{port}/v1/projects/tags/suggest", "limit": 3}
+    backend = HTTPBackend("xmc", given, project)
+    assert backend.is_trained
+    found = backend.suggest([Document(text="abc"), Document(text="")])
+  of_first, of_second = ([(one.subject_id, one.score) for one in of_text] for of_text in found)
+  assert of_first == [(0, 0.25), (1, pytest.approx(0.2)), (2, pytest.approx(0.166667))] and of_second == []
+
+
+@pytest.mark.parametrize(
+  ("text", "language"),
+  [("Tietoa kirjastoista", "fi"), ("Det är en bok om biblioteken", "sv"), ("a book on libraries", "en")],
+)
+def test_the_language_of_a_text(application, text, language):
+  with in_thread(application) as port:
+    found = AnnifClient(f"http://127.0.0.1:{port}/v1/").detect_language(text, ["en", "fi", "sv"])
+  scores = {one["language"]: one["score"] for one in found["results"]}
+  assert next(iter(scores)) == language and scores.keys() == {"en", "fi", "sv"}
+  assert scores[language] > 0.5 and sum(scores.values()) == pytest.approx(1, abs=3e-6)
+
+
+def test_languages_that_are_not_told(client):
+  def ask(**body):
+    return client.post("/v1/detect-language", json=body)
+
+  assert ask(text=" ", languages=["en"]).json() == {"results": [{"language": None, "score": 1.0}]}
+  refused = ask(text="a text", languages=["en", "xx"])
+  assert refused.status_code == 422 and "supported are ace, af, " in refused.json()["error"]
+  assert ask(text="a text", languages=[]).status_code == 422
 
 
 def test_another_project_is_not_found_as_annifs_client_expects(client):

@@ -1,6 +1,5 @@
 """Writes the page of one run: its training, its quality, examples, and its cost in time and memory."""
 
-import csv
 import functools
 import json
 import pathlib
@@ -10,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax import methods, metrics, sanitize
-from xmc_jax.data import Dataset
+from xmc_jax import methods, metrics
 from xmc_jax.distributed import runtime
 from xmc_jax.metrics.hits import Hits, as_truth, find_hits
-from xmc_jax.metrics.ranking import ratio
 from xmc_jax.metrics.slices import FREQUENCIES
-from xmc_jax.report import descriptions, drawing, examples, figures, pages, training_records
+from xmc_jax.report import descriptions, drawing, examples, figures, label_table, pages, training_records
 from xmc_jax.report import scores as pair_scores
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.runs import evaluate
@@ -28,9 +25,6 @@ from xmc_jax.storage import atomic
 
 _VALIDATION = ("P@1", "P@5", "nDCG@5", "PSP@5", "R@10", "R@100")
 _FOUND = (5, 100)  # k: the share of true labels among the first k
-_OF_SETS = ("TP", "FP", "FN", "F1")
-_OF_LABELS = ("key", "label", "training_points", "test_points", "R@1", "R@5", "mean_reciprocal_rank")
-_OF_CONFUSIONS = ("missed_key", "missed_label", "given_key", "given_label", "test_points", "share_broader")
 _DEEPEST = 100  # the largest number of labels that precision and recall are drawn for
 
 
@@ -72,11 +66,14 @@ def write(
   if not runtime.is_main_process():
     return page
   frequency = np.asarray((run.dataset.train.truth > 0).sum(0)).ravel()
+  given = evaluate.best_sets(ranking) if gives_probabilities(scores) else None
+  numbers = label_table.columns(truth, hits, frequency, given)
   report = json.loads((folder / f"metrics{suffix}.json").read_text(encoding="utf-8"))
   values = {
     **_of_run(run, scores),
     **_of_report(report, scores, ranking.ids.shape[1]),
     **_of_labels(ranking, hits, truth, frequency),
+    "by_label": label_table.sortable(run.dataset, numbers),
     **_of_scores(ranking, hits, truth.nnz, report),
     "sample": sample,
     "chosen": chosen,
@@ -88,53 +85,10 @@ def write(
   for name, png in drawn.items():
     atomic.write_bytes(folder / f"{name}{suffix}.png", png)
   atomic.write_text(page, pages.render("run.html", figures=drawn, **values))
-  given = evaluate.best_sets(ranking) if gives_probabilities(scores) else None
-  _write_labels(folder / f"labels{suffix}.csv", run.dataset, hits, frequency, given)
+  label_table.write(folder / f"labels{suffix}.csv", run.dataset, numbers)
   if given is not None:
-    _write_confusions(folder / f"confusions{suffix}.csv", run.dataset, given)
+    label_table.write_confusions(folder / f"confusions{suffix}.csv", run.dataset, given)
   return page
-
-
-def _write_labels(
-  path: pathlib.Path, dataset: Dataset, hits: Hits, frequency: np.ndarray, given: np.ndarray | None
-) -> None:
-  """Writes a line for each label; its shares are of the test points that have it, empty if there are none.
-
-  With sets `given`, also how often these give the label rightly (TP), wrongly (FP) and not (FN), and its F1.
-  """
-  num_labels = dataset.num_labels
-  true = np.bincount(dataset.test.unfiltered_positives.indices, minlength=num_labels)
-  first, five, reciprocal = (
-    ratio(np.bincount(hits.labels, weights, minlength=num_labels), true).round(4).tolist()
-    for weights in (hits.ranks < 1, hits.ranks < 5, 1 / (hits.ranks + 1))
-  )
-  of_sets: list[list] = [[] for _ in true]
-  if given is not None:
-    sets = metrics.score_sets(given, dataset.test.unfiltered_positives)
-    right, wrong = sets.num_right, sets.num_given - sets.num_right
-    f1 = ratio(2 * right, right + wrong + true).round(4)
-    of_sets = [list(row) for row in zip(right, wrong, true - right, f1)]
-  with atomic.written_whole(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
-    table = csv.writer(file)
-    table.writerow((*_OF_LABELS, *_OF_SETS[: len(of_sets[0])]))
-    for label, (key, text) in enumerate(zip(dataset.label_keys, dataset.label_names)):
-      shares = (first[label], five[label], reciprocal[label]) if true[label] else ("", "", "")
-      table.writerow(
-        (sanitize.line(key), sanitize.line(text), frequency[label], true[label], *shares, *of_sets[label])
-      )
-
-
-def _write_confusions(path: pathlib.Path, dataset: Dataset, given: np.ndarray) -> None:
-  """Writes a line for each pair of `metrics.confusions`; says whether the two share a broader concept."""
-  confused = metrics.confusions(given, dataset.test.unfiltered_positives)
-  keys, names = dataset.label_keys, dataset.label_names
-  with atomic.written_whole(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
-    table = csv.writer(file)
-    table.writerow(_OF_CONFUSIONS)
-    for *pair, count in confused.tolist():
-      one, other = (set(dataset.concept(label).get("broader", ())) for label in pair)
-      share = int(not one.isdisjoint(other)) if dataset.label_concepts else ""
-      table.writerow([*(sanitize.line(of[label]) for label in pair for of in (keys, names)), count, share])
 
 
 def _sample_and_examples(

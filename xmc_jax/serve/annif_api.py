@@ -3,11 +3,13 @@
 A server has one project, the run. https://github.com/NatLibFi/Annif describes the API.
 """
 
+import functools
 import math
 import urllib.parse
 from collections.abc import Sequence
 from typing import Any
 
+import py3langid
 from fastapi import FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, Field
 
@@ -19,6 +21,7 @@ from xmc_jax.serve.worker import Label, ModelWorker
 
 _FORM = "application/x-www-form-urlencoded"
 _LIMIT = 10  # suggestions where a request does not say, as in Annif
+_BEGINNING = 5000  # characters that tell a language
 
 
 class Document(BaseModel):
@@ -34,8 +37,15 @@ class Batch(BaseModel):
   documents: list[Document] = Field(min_length=1)
 
 
+class Unknown(BaseModel):
+  """Asks which of some languages a text is in."""
+
+  text: str
+  languages: list[str] = Field(min_length=1)
+
+
 def add_routes(api: FastAPI, worker: ModelWorker, name: str) -> None:
-  """Adds `/v1/…`: the project, and suggestions for a text or for many."""
+  """Adds `/v1/…`: the project, suggestions for a text or for many, and a text's language."""
 
   @api.get("/v1/", include_in_schema=False)
   @api.get("/v1", include_in_schema=False)
@@ -74,6 +84,17 @@ def add_routes(api: FastAPI, worker: ModelWorker, name: str) -> None:
     found = await _suggested(worker, texts, dict(request.query_params), request)
     each = zip(body.documents, found)
     return answers.as_json([{"document_id": one.document_id, "results": results} for one, results in each])
+
+  @api.post("/v1/detect-language")
+  async def detect_language(body: Unknown) -> Response:
+    """Returns the probability of each language for a text, as Annif does; null where nothing tells."""
+    shares = _languages(body.text[:_BEGINNING]) if body.text.strip() else {}
+    if shares and not set(body.languages) <= shares.keys():
+      raise HTTPException(422, f"unsupported candidate languages; supported are {', '.join(sorted(shares))}")
+    total = sum(shares.get(language, 0.0) for language in body.languages)
+    found = {language: shares[language] / total for language in body.languages} if total else {None: 1.0}
+    best_first = sorted(found.items(), key=lambda one: -one[1])
+    return answers.as_json({"results": [{"language": one, "score": round(of, 6)} for one, of in best_first]})
 
 
 def _project(worker: ModelWorker, name: str) -> dict[str, Any]:
@@ -118,6 +139,17 @@ async def _suggested(
 def _suggestion(label: Label) -> dict[str, Any]:
   score = round(label["score"], 6)
   return {"uri": label["key"], "label": label["text"], "notation": label.get("notation"), "score": score}
+
+
+def _languages(text: str) -> dict[str, float]:
+  """Returns the probability of each language that is known, all together 1."""
+  return dict(_identifier().rank(text))
+
+
+@functools.cache
+def _identifier() -> py3langid.langid.LanguageIdentifier:
+  langid = py3langid.langid
+  return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 
 
 def _unknown(project_id: str) -> Response:

@@ -13,6 +13,7 @@ const text = document.getElementById("text");
 const count = document.getElementById("count");
 const least = document.getElementById("least");
 const part = document.getElementById("part");
+const without = document.getElementById("without");
 const language = document.getElementById("language");
 const file = document.getElementById("file");
 const columns = document.getElementById("columns");
@@ -27,7 +28,7 @@ let largest = Infinity; // bytes of a file
 let longest = Infinity; // characters of a text that the server reads
 let timer = 0; // of the debounce, or of a new try
 let running = new AbortController(); // of the last request
-let shown = null; // what is on the page: {text, more, k, part, language, labels, taken, reaching, reasons}
+let shown = null; // what is on the page: {text, more, k, part, without, language, labels, taken, reaching, reasons}
 
 function element(name, css, content) {
   const made = document.createElement(name);
@@ -57,8 +58,9 @@ function bodyOf(of) {
   return { ...wanted(of), ...(probabilities && { threshold: 0 }) };
 }
 
-function wanted({ text, k, part, language }) {
-  return { text, k, ...(part && { include: [part] }), ...(language && { language }) };
+function wanted({ text, k, part, without, language }) {
+  const parts = { ...(part && { include: [part] }), ...(without && { exclude: [without] }) };
+  return { text, k, ...parts, ...(language && { language }) };
 }
 
 // Asks for labels of a text, as `ask` does.
@@ -245,9 +247,10 @@ async function update() {
   const more = letters.length > longest ? (letters.length - longest).toLocaleString("en") : "";
   const of = { text: letters.slice(0, longest).join(""), more, k: Number(count.value), reasons: null };
   of.part = part.value;
+  of.without = without.value;
   of.language = language.value === own ? "" : language.value;
   if (!of.text) return clear("Nothing is typed yet.");
-  if (shown && ["text", "k", "part", "language"].every((key) => shown[key] === of[key])) return show({ ...shown, more: of.more });
+  if (shown && ["text", "k", "part", "without", "language"].every((key) => shown[key] === of[key])) return show({ ...shown, more: of.more });
   const taken = shown?.text === of.text ? shown.taken : new Set(); // the ids of ticked labels
   const mine = (running = new AbortController());
   const late = setTimeout(() => mine.abort(new DOMException("", "TimeoutError")), 1000 * ANSWER_SECONDS);
@@ -379,8 +382,10 @@ async function start() {
   const tags = own ? about.languages : ["", ...about.languages];
   language.replaceChildren(...tags.map((tag) => new Option(languageName(tag), tag, tag === own, tag === own)));
   language.parentElement.hidden = about.languages.length < 2;
-  part.append(...about.parts.map(({ name, include }) => new Option(safe(name), include)));
-  part.parentElement.hidden = !about.parts.length;
+  for (const choice of [part, without]) {
+    choice.append(...about.parts.map(({ name, include }) => new Option(safe(name), include)));
+    choice.parentElement.hidden = !about.parts.length;
+  }
   offer(about.examples);
   const choices = [...new Set([3, 5, 10, 20, about.k])].filter((k) => k <= about.limits.max_k || k === about.k);
   count.replaceChildren(...choices.sort((a, b) => a - b).map((k) => new Option(k, k, k === about.k, k === about.k)));
@@ -390,7 +395,7 @@ async function start() {
 }
 
 text.addEventListener("input", later);
-for (const choice of [count, part, language]) choice.addEventListener("change", update);
+for (const choice of [count, part, without, language]) choice.addEventListener("change", update);
 file.addEventListener("change", () => {
   readFile(file.files[0]);
   file.value = ""; // so that the same file can be chosen again
