@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from tests.export import made_runs
 from xmc_jax import export
+from xmc_jax.data import Dataset
 from xmc_jax.errors import UserError
 from xmc_jax.export import label_files, memory_files
 from xmc_jax.retrieval import hybrid_model
@@ -229,3 +230,19 @@ def test_a_card_shows_what_other_tools_reach(folder, tmp_path):
   export.export(workdir, str(tmp_path / "alone"), scores="encoder")
   other = (tmp_path / "alone" / "README.md").read_text()
   assert "| P@1 | 25.00 |  |" in other and "memory/" not in other and "no probabilities" in other
+
+
+def test_a_deprecated_label_is_no_answer_and_facts_stay_with_the_label(folder, tmp_path, monkeypatch):
+  workdir = made_runs.made(folder, "bag", "hybrid")
+  ids, *_ = Model.load(workdir).predict(TEXTS, 5)
+  old = int(ids[0, 0])
+  concepts = {old: {"notation": "78.9", "deprecated": True}, 3: {"notation": "", "deprecated": False}}
+  monkeypatch.setattr(Dataset, "concept", lambda _, label: concepts.get(label, {}))
+  export.export(workdir, str(tmp_path / "out"))
+  opened = export.Exported.load(tmp_path / "out")
+  for _ in range(2):
+    found, *_ = opened.predict(TEXTS, 5)
+    assert old not in found and (found[0, :4] == ids[0, 1:]).all()
+    lines = (tmp_path / "out" / "index" / "labels.jsonl").read_text().splitlines()
+    assert json.loads(lines[old]).items() >= concepts[old].items() and "notation" not in json.loads(lines[3])
+    opened.add_labels([NEW])

@@ -122,7 +122,7 @@ class Exported:
     if explain and self._memory is None:
       raise UserError(f"explain=True: {self._folder} ranks by one source; export with --scores=hybrid")
     why = (lambda *ranked: reasons(self._hybrid, *ranked)) if explain else None
-    return best_labels(texts, k, self.labels, self.embed, self._rank, why)
+    return best_labels(texts, k, self.labels, self.embed, self._rank, why, self._where)
 
   def add_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> np.ndarray:
     """Adds labels by their texts alone; nothing is trained.
@@ -189,7 +189,11 @@ class Exported:
     # A new label has only its text. It has no classifier, so its classifier vector is 0.
     added = {scorer: vectors if scorer == "encoder" else np.zeros_like(vectors) for scorer in self._by_scorer}
     scorers = {scorer: [array, added[scorer]] for scorer, array in self._by_scorer.items()}
-    of_labels = {"keys": [*self._keys, *new_keys], "names": [*self._names, *new]}
+    of_labels = {
+      "keys": [*self._keys, *new_keys],
+      "names": [*self._names, *new],
+      "facts": self._facts_of_labels,
+    }
     label_files.write(
       part, [self._vectors, vectors], texts, sample, **of_labels, scorers=scorers, points=points
     )
@@ -206,7 +210,11 @@ class Exported:
 
   def _reread(self) -> None:
     folder, scorers = whole_folder.current(self._folder / INDEX), self._facts["scorers"]
-    self._texts, self._keys, self._names = label_files.read_texts(folder / label_files.TEXTS)
+    self._texts, self._keys, self._names, self._facts_of_labels = label_files.read_texts(
+      folder / label_files.TEXTS
+    )
+    where = np.array(["deprecated" not in of_label for of_label in self._facts_of_labels])
+    self._where = None if where.all() else where
     open_rows = functools.partial(label_files.open_array, num_rows=len(self._texts))
     self._vectors = open_rows(folder / label_files.VECTORS)
     self._by_scorer = {"encoder": self._vectors}
@@ -238,7 +246,7 @@ class Combination(Exported):
     self._members = {name: Exported.load(folder / MEMBERS / name) for name in facts["members"]}
     self._model = HybridModel.load(folder / memory_files.MODEL, remedy="export again")
     self._first = next(iter(self._members.values()))
-    self._memory = self._first._memory
+    self._memory, self._where = self._first._memory, self._first._where
 
   @property
   def labels(self) -> Sequence[str]:
@@ -256,6 +264,7 @@ class Combination(Exported):
       member._check_can_add()
     # After a kill, those that have the labels already leave them as they are.
     ids = [member.add_labels(texts, keys) for member in self._members.values()]
+    self._where = self._first._where
     self.__dict__.pop("_hybrid", None)
     return ids[0]
 

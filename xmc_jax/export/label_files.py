@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def write(
   *,
   keys: Sequence[str],
   names: Sequence[str] | None = None,
-  notations: Sequence[str] | None = None,
+  facts: Sequence[Mapping[str, Any]] = (),
   scorers: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
   points: np.ndarray | None = None,
 ) -> str:
@@ -48,7 +49,7 @@ def write(
     sample: `[m, D]` queries that ScaNN's search is tuned with; stored next to its index.
     keys: their L keys.
     names: what is shown of each; None if it is the text.
-    notations: of each in its vocabulary, '' if it has none; None if none has.
+    facts: what else is known of the first of them, by name.
     scorers: label vectors by scorer, like `parts`; written if there are several.
     points: `[N, D]` training points, for an index of both; None for none.
 
@@ -60,7 +61,7 @@ def write(
   if len(scorers) > 1:
     for scorer, scorer_parts in scorers.items():
       write_vectors(folder / file_of(scorer), len(texts), _blocks(scorer_parts))
-  write_texts(folder / TEXTS, texts, keys, names, notations)
+  write_texts(folder / TEXTS, texts, keys, names, facts)
   vectors = open_array(folder / VECTORS, len(texts))
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))
   if points is not None:
@@ -83,20 +84,19 @@ def write_texts(
   texts: Iterable[str],
   keys: Sequence[str] | None = None,
   names: Sequence[str] | None = None,
-  notations: Sequence[str] | None = None,
+  facts: Sequence[Mapping[str, Any]] = (),
 ) -> None:
   """Writes each text as one line of JSON: its number, counted from 0, its key, if there are keys, the text.
 
-  A label also has its notation, if there is one. A name that is not the text is written as 'text', and the
-  text, which the encoder reads, as 'encoder_text'.
+  Then come the facts of a label. A name that is not the text is written as 'text', and the text, which the
+  encoder reads, as 'encoder_text'.
   """
   with path.open("w", encoding="utf-8") as file:
     for number, text in enumerate(texts):
       key = {} if keys is None else {"key": keys[number]}
       name = text if names is None else names[number]
       read = {} if name == text else {"encoder_text": text}
-      notation = {"notation": notations[number]} if notations and notations[number] else {}
-      entry = {"id": number, **key, "text": name, **read, **notation}
+      entry = {"id": number, **key, "text": name, **read, **(facts[number] if number < len(facts) else {})}
       file.write(sanitize.json(json.dumps(entry, ensure_ascii=False)) + "\n")
 
 
@@ -129,8 +129,8 @@ def write_faiss(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]
 open_array = functools.partial(npy.read, remedy="export again")
 
 
-def read_texts(path: Path) -> tuple[list[str], list[str], list[str]]:
-  """Reads what `write_texts` wrote: texts, keys and names; where none were written, these are the texts.
+def read_texts(path: Path) -> tuple[list[str], list[str], list[str], list[dict[str, Any]]]:
+  """Reads what `write_texts` wrote: texts, keys, names and facts; keys and names may be the texts.
 
   Raises:
     DataError: the file is missing or damaged.
@@ -138,16 +138,19 @@ def read_texts(path: Path) -> tuple[list[str], list[str], list[str]]:
   texts: list[str] = []
   keys: list[str] = []
   names: list[str] = []
+  facts: list[dict[str, Any]] = []
   try:
     with path.open(encoding="utf-8") as file:
       for line in file:
         entry = json.loads(line)
-        names.append(entry["text"])
-        texts.append(entry.get("encoder_text", entry["text"]))
-        keys.append(entry.get("key", entry["text"]))
+        names.append(name := entry.pop("text"))
+        texts.append(entry.pop("encoder_text", name))
+        keys.append(entry.pop("key", name))
+        entry.pop("id")
+        facts.append(entry)
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise DataError(f"{path}, line {len(texts) + 1}: not readable ({error}); export again") from None
-  return texts, keys, names
+  return texts, keys, names, facts
 
 
 def read_sample(folder: Path, width: int) -> np.ndarray:
