@@ -77,6 +77,23 @@ def test_folders_of_documents(folder):
   refused(folder, "train/b.tsv, line 2: expected a URI in angle brackets, found 'one'")
 
 
+def test_subject_corpora(folder):
+  """A file has a concept's URI and name in its first line; a name alone is not one."""
+  write(folder / "train" / "a.txt", "\ufeffhttp://a/2 two\nfirst\nsecond\n")
+  write(folder / "train" / "b.txt", "<http://a/1>\tone, or more\r\nthird\r\n")
+  write(folder / "train" / "c.txt", "http://a/1 one\n")
+  write(folder / "test" / "x.txt", "fourth")
+  write(folder / "test" / "x.tsv", "<http://a/1>\n")
+  found = data.load(folder)
+  rows = [("first\nsecond", ["two"]), ("third", ["one"]), ("", ["one"])]
+  assert names(found.train, found) == rows and names(found.test, found) == [("fourth", ["one"])]
+  for number in range(100):
+    write(folder / "train" / f"b{number:02}.txt", "http://a/1 one\n")
+  write(folder / "train" / "z.txt", "one\nfourth\n")
+  expected = "train/z.txt, line 1: expected a URI and a name, as in other files of this folder, found 'one'"
+  refused(folder, expected)
+
+
 def test_one_folder_of_documents_is_split(folder):
   documents(folder)
   found = data.load(folder, test_fraction=0.34)

@@ -76,7 +76,7 @@ def test_the_page_sorts_labels_by_each_column_without_a_script(hybrid_run, undra
   table = re.search(r'<details class="sortable">.*?</details>', text, re.DOTALL)[0]
   names = [html.unescape(name).strip() for name in re.findall(r'type="radio"[^>]*>([^<]*)</label>', table)]
   rows = re.findall(r'<tr style="(.*?)">(.*?)</tr>', table, re.DOTALL)
-  assert names[:2] == ["training points", "test points"] and names[-3:] == ["P", "R", "F1"] and len(rows) > 20
+  assert names[:2] == ["training", "test"] and names[-3:] == ["P", "R", "F1"] and len(rows) > 20
   places = np.array([re.findall(r"--\d+:(\d+);", style) for style, _ in rows], int)
   cells = [re.findall(r"<td>(.*?)</td>", row) for _, row in rows]
   for number in range(len(names)):

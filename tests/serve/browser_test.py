@@ -243,6 +243,12 @@ def test_a_part_of_the_vocabulary_ticks_and_files(browser):
     page.wait("return document.querySelectorAll('#labels > li').length === 1")
     assert page.texts(".name") == ["label 1@sv"] and page.texts("#part option") == ["all", "label 1"]
     assert '"include":["below:l1"],"language":"sv"' in page.texts("#request")[0]
+    names = "return [...document.querySelectorAll('.name')].slice(0, 2).map((e) => e.textContent).join()"
+    for without, second in (("below:l1", "label 2@sv"), ("", "label 1@sv")):
+      for box, value in (("part", ""), ("without", without)):
+        page.run(choose, *page.run(f"return [{box}, arguments[0]]", value))
+      page.wait(f"{names} === arguments[0]", f"label 0@sv,{second}")
+      assert ('"exclude":["below:l1"]' in page.texts("#request")[0]) == bool(without)
     page.run(drop, ["Art\n"], "a.txt", "text/plain")
     page.wait("return text.value === 'Art\\n'")
     word, content = docx.Document(), io.BytesIO()

@@ -189,13 +189,16 @@ class Exported:
     # A new label has only its text. It has no classifier, so its classifier vector is 0.
     added = {scorer: vectors if scorer == "encoder" else np.zeros_like(vectors) for scorer in self._by_scorer}
     scorers = {scorer: [array, added[scorer]] for scorer, array in self._by_scorer.items()}
-    of_labels = {
-      "keys": [*self._keys, *new_keys],
-      "names": [*self._names, *new],
-      "facts": self._facts_of_labels,
-    }
     label_files.write(
-      part, [self._vectors, vectors], texts, sample, **of_labels, scorers=scorers, points=points
+      part,
+      [self._vectors, vectors],
+      texts,
+      sample,
+      keys=[*self._keys, *new_keys],
+      names=[*self._names, *new],
+      facts=self._facts_of_labels,
+      scorers=scorers,
+      points=points,
     )
 
   def _check_can_add(self) -> None:

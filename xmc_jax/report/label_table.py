@@ -17,12 +17,13 @@ from xmc_jax.types import Array
 
 _SHOWN = 200  # labels in the page's table
 _SHARES = ("R@1", "R@5", "mean_reciprocal_rank", "P", "R", "F1")  # in the columns; the others are counts
+_HEADS = {"training_points": "training", "test_points": "test", "mean_reciprocal_rank": "MRR"}  # on the page
 _OF_CONFUSIONS = ("missed_key", "missed_label", "given_key", "given_label", "test_points", "share_broader")
 
 
 def columns(
   truth: Any, hits: Hits, frequency: np.ndarray, given: np.ndarray | None = None
-) -> dict[str, np.ndarray]:
+) -> dict[str, Array]:
   """Returns numbers of each label, `[L]` by name; a share of nothing is NaN.
 
   R@k is the share of a label's test points that have it among the first k. With sets `given`, also how often
@@ -35,7 +36,7 @@ def columns(
     given: `[N, k]` label ids, padded with -1.
   """
   true = np.bincount(truth.indices, minlength=truth.shape[1])
-  found = {"training_points": frequency, "test_points": true}
+  found: dict[str, Array] = {"training_points": frequency, "test_points": true}
   for name, weights in (
     ("R@1", hits.ranks < 1),
     ("R@5", hits.ranks < 5),
@@ -54,7 +55,7 @@ def _share(part: Array, whole: Array) -> np.ndarray:
   return np.where(whole == 0, np.nan, ratio(part, whole))
 
 
-def write(path: pathlib.Path, dataset: Dataset, numbers: Mapping[str, np.ndarray]) -> None:
+def write(path: pathlib.Path, dataset: Dataset, numbers: Mapping[str, Array]) -> None:
   """Writes a line for each label: its key, its text and its `columns`; NaN is empty."""
   lists = [
     [round(share, 4) if share == share else "" for share in of.tolist()] if name in _SHARES else of.tolist()
@@ -67,7 +68,7 @@ def write(path: pathlib.Path, dataset: Dataset, numbers: Mapping[str, np.ndarray
       table.writerow((sanitize.line(key), sanitize.line(text), *of_label))
 
 
-def sortable(dataset: Dataset, numbers: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def sortable(dataset: Dataset, numbers: Mapping[str, Array]) -> dict[str, Any]:
   """Returns the page's table: `head`, and for each row its `cells` and its place by each column.
 
   It has the labels with the most mistakes: given wrongly and not given or, without sets, not among the first
@@ -79,13 +80,13 @@ def sortable(dataset: Dataset, numbers: Mapping[str, np.ndarray]) -> dict[str, A
   occurs = (true > 0) | (mistakes > 0)
   rows = np.argsort(np.where(occurs, -mistakes, 1), kind="stable")[: min(_SHOWN, np.count_nonzero(occurs))]
   cells = [
-    [("–" if np.isnan(of) else pages.percent(of)) if name in _SHARES else f"{of:,}" for of in values[rows]]
+    [("–" if np.isnan(of) else pages.percent(of, 0)) if name in _SHARES else f"{of:,}" for of in values[rows]]
     for name, values in numbers.items()
   ]
   places = [np.argsort(np.argsort(-values[rows], kind="stable")) for values in numbers.values()]
   names = [dataset.label_names[row] for row in rows]
   return {
-    "head": ["label", *(name.replace("_", " ") for name in numbers)],
+    "head": ["label", *(_HEADS.get(name, name) for name in numbers)],
     "rows": [
       {"cells": of[: 1 + len(cells)], "places": of[1 + len(cells) :]} for of in zip(names, *cells, *places)
     ],

@@ -25,8 +25,10 @@ def check_installed() -> None:
   try:
     import fastapi  # noqa: F401
     import prometheus_client  # noqa: F401
+    import py3langid  # noqa: F401
     import uvicorn  # noqa: F401
   except ImportError as error:
     raise UserError(
-      f'--mode=serve needs FastAPI, uvicorn and prometheus_client ({error}): pip install "xmc_jax[serve]"'
+      f"--mode=serve needs FastAPI, uvicorn, prometheus_client and py3langid ({error}): "
+      'pip install "xmc_jax[serve]"'
     ) from None

@@ -1,6 +1,11 @@
-"""Annif's folders of documents: a text in `ID.txt`, labels in `ID.tsv` (`<uri>`, tab, name) or `ID.key`."""
+"""Annif's folders of texts, each in a file of its own.
+
+Documents have a text in `ID.txt`, and labels in `ID.tsv` (`<uri>`, tab, name) or `ID.key`. A file of a
+subject corpus has all that is known of one concept: its URI and name in the first line, then texts.
+"""
 
 import codecs
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -10,11 +15,25 @@ from xmc_jax.data.formats.source import Options, Place, excerpt, refusal
 from xmc_jax.errors import DataError
 
 _OF_LABELS = (".tsv", ".key")  # the first that is there counts
+_CONCEPT = re.compile(r"<?([A-Za-z][A-Za-z0-9+.-]*:[^\s<>]+)>?\s+\S.*")
+_LONGEST = 10_000  # bytes of a first line
+_SAMPLE = 100  # files that tell a subject corpus
 
 
 def is_corpus(folder: Path) -> bool:
-  """Returns whether a folder has a text with a file of its labels."""
-  return folder.is_dir() and any(map(is_of_document, _label_files(folder)))
+  """Returns whether a folder has a text with a file of its labels, or is a subject corpus."""
+  if not folder.is_dir():
+    return False
+  return any(map(is_of_document, _label_files(folder))) or _has_subjects(folder)
+
+
+def _has_subjects(folder: Path) -> bool:
+  """Returns whether the first texts of a folder all begin with a URI and a name."""
+  first = []
+  for path in sorted(folder.glob("*.txt"))[:_SAMPLE]:
+    with reading(path), open_bytes(path) as file:
+      first.append(file.readline(_LONGEST).decode("utf-8", "replace").removeprefix("\ufeff").rstrip())
+  return bool(first) and all(map(_CONCEPT.fullmatch, first))
 
 
 def is_of_document(file: Path) -> bool:
@@ -48,11 +67,11 @@ def records(folder: Path, notices: list[str], options: Options) -> Iterator[tupl
   unlabelled: list[str] = []
   size = first = 0
   texts = sorted(folder.glob("*.txt"))
+  read = _document if any(map(is_of_document, _label_files(folder))) else _subject
   for number, path in enumerate(texts, 1):
-    text = "\n".join(chain.from_iterable(text_chunks(path, notices, options)))
-    file = next(filter(Path.is_file, map(path.with_suffix, _OF_LABELS)), None)
-    rows.append({"text": text, "labels": _labels(file, notices, options) if file else []})
-    unlabelled += [] if file else [path.name]
+    text, labels = read(path, notices, options)
+    rows.append({"text": text, "labels": labels or []})
+    unlabelled += [path.name] if labels is None else []
     size += len(text)
     if size >= CHUNK_BYTES or len(rows) == CHUNK_ROWS or number == len(texts):
       yield Place(folder, range(first + 1, number + 1), "document"), rows
@@ -64,6 +83,24 @@ def records(folder: Path, notices: list[str], options: Options) -> Iterator[tupl
 
 def _label_files(folder: Path) -> list[Path]:
   return sorted(file for file in folder.iterdir() if file.suffix in _OF_LABELS)
+
+
+def _document(path: Path, notices: list[str], options: Options) -> tuple[str, list[str] | None]:
+  """Returns a text and its labels, None if it has no file of them."""
+  file = next(filter(Path.is_file, map(path.with_suffix, _OF_LABELS)), None)
+  return _text(path, notices, options), _labels(file, notices, options) if file else None
+
+
+def _subject(path: Path, notices: list[str], options: Options) -> tuple[str, list[str]]:
+  """Returns the texts of a concept as one, and its URI."""
+  first, _, text = _text(path, notices, options).partition("\n")
+  if not (match := _CONCEPT.fullmatch(first.rstrip())):
+    raise refusal(path, 1, "a URI and a name, as in other files of this folder", first)
+  return text, [match[1]]
+
+
+def _text(path: Path, notices: list[str], options: Options) -> str:
+  return "\n".join(chain.from_iterable(text_chunks(path, notices, options)))
 
 
 def _labels(path: Path, notices: list[str], options: Options) -> list[str]:
