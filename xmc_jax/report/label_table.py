@@ -55,7 +55,20 @@ def _share(part: Array, whole: Array) -> np.ndarray:
   return np.where(whole == 0, np.nan, ratio(part, whole))
 
 
-def write(path: pathlib.Path, dataset: Dataset, numbers: Mapping[str, Array]) -> None:
+def write(
+  folder: pathlib.Path,
+  suffix: str,
+  dataset: Dataset,
+  numbers: Mapping[str, Array],
+  given: np.ndarray | None = None,
+) -> None:
+  """Writes labels.csv, and with sets `given` confusions.csv; `suffix` is appended to their names."""
+  _write_labels(folder / f"labels{suffix}.csv", dataset, numbers)
+  if given is not None:
+    write_confusions(folder / f"confusions{suffix}.csv", dataset, given)
+
+
+def _write_labels(path: pathlib.Path, dataset: Dataset, numbers: Mapping[str, Array]) -> None:
   """Writes a line for each label: its key, its text and its `columns`; NaN is empty."""
   lists = [
     [round(share, 4) if share == share else "" for share in of.tolist()] if name in _SHARES else of.tolist()

@@ -85,9 +85,7 @@ def write(
   for name, png in drawn.items():
     atomic.write_bytes(folder / f"{name}{suffix}.png", png)
   atomic.write_text(page, pages.render("run.html", figures=drawn, **values))
-  label_table.write(folder / f"labels{suffix}.csv", run.dataset, numbers)
-  if given is not None:
-    label_table.write_confusions(folder / f"confusions{suffix}.csv", run.dataset, given)
+  label_table.write(folder, suffix, run.dataset, numbers, given)
   return page
 
 
