@@ -45,7 +45,9 @@ CONFINED = {
   "lightgbm": ("retrieval/boosted_trees.py",),
   "matplotlib": ("report/drawing.py",),
   "jinja2": ("report/pages.py",),
-  **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"), ("serve/",)),
+  **dict.fromkeys(
+    ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client", "py3langid"), ("serve/",)
+  ),
 }
 # What --help and a config error load.
 LIGHT = (

@@ -78,7 +78,7 @@ def test_folders_of_documents(folder):
 
 
 def test_subject_corpora(folder):
-  """A file has a concept's URI and name in its first line; a name alone is not one."""
+  """A file has a concept's URI and name in its first line."""
   write(folder / "train" / "a.txt", "\ufeffhttp://a/2 two\nfirst\nsecond\n")
   write(folder / "train" / "b.txt", "<http://a/1>\tone, or more\r\nthird\r\n")
   write(folder / "train" / "c.txt", "http://a/1 one\n")
@@ -92,6 +92,26 @@ def test_subject_corpora(folder):
   write(folder / "train" / "z.txt", "one\nfourth\n")
   expected = "train/z.txt, line 1: expected a URI and a name, as in other files of this folder, found 'one'"
   refused(folder, expected)
+
+
+def test_texts_that_are_no_subject_corpora(folder):
+  """Neither a README beside a table, nor texts whose first line is not a URI and a name."""
+  write(folder / "data.csv", "text,label\na,one\n")
+  write(folder / "SOURCE.txt", "https://a/1 downloaded in 2024\n")
+  (folder / "x.txt").mkdir()
+  (folder / "y.txt").symlink_to("nowhere")
+  assert list(data.load(folder, test_fraction=0).train.texts) == ["a"]
+  write(folder / "train" / "a.txt", "http://a/1 one\n")
+  write(folder / "train" / "b.txt", "Licence:CC-BY one\n")
+  assert list(data.load(folder, test_fraction=0).train.texts) == ["a"]
+
+
+def test_subject_corpora_of_another_encoding(folder):
+  (folder / "train").mkdir()
+  (folder / "train" / "a.txt").write_bytes("\ufeffhttp://a/2 two\nå\n".encode("utf-16-le"))
+  (folder / "train" / "b.txt").write_bytes("\ufeffhttp://a/1 one\nä\n".encode("utf-16-le"))
+  found = data.load(folder, test_fraction=0)
+  assert names(found.train, found) == [("å", ["two"]), ("ä", ["one"])]
 
 
 def test_one_folder_of_documents_is_split(folder):

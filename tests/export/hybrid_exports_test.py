@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from tests.export import made_runs
 from xmc_jax import export
 from xmc_jax.data import Dataset
-from xmc_jax.errors import UserError
+from xmc_jax.errors import DataError, UserError
 from xmc_jax.export import label_files, memory_files
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.runs.model import Model
@@ -246,3 +246,12 @@ def test_a_deprecated_label_is_no_answer_and_facts_stay_with_the_label(folder, t
     lines = (tmp_path / "out" / "index" / "labels.jsonl").read_text().splitlines()
     assert json.loads(lines[old]).items() >= concepts[old].items() and "notation" not in json.loads(lines[3])
     opened.add_labels([NEW])
+
+
+@pytest.mark.parametrize("line", ["null", "5", "[]", '{"id": 1}', "{"])
+def test_damaged_lines_of_labels_are_refused(line, tmp_path):
+  path = tmp_path / "labels.jsonl"
+  label_files.write_texts(path, ["a"])
+  path.write_text(path.read_text() + line + "\n")
+  with pytest.raises(DataError, match=r"labels\.jsonl, line 2: not readable"):
+    label_files.read_texts(path)

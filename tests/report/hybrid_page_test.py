@@ -88,6 +88,19 @@ def test_the_page_sorts_labels_by_each_column_without_a_script(hybrid_run, undra
   assert mistakes == sorted(mistakes, reverse=True)
 
 
+def test_without_sets_labels_are_sorted_by_what_is_missed():
+  numbers = {"training_points": [9, 1, 2, 5], "test_points": [4, 2, 0, 5], "R@5": [0.5, 0.0, np.nan, 1.0]}
+  dataset = types.SimpleNamespace(label_names=["a", "b", "c", "d"])
+  table = label_table.sortable(dataset, {name: np.array(values) for name, values in numbers.items()})
+  assert table["head"] == ["label", "training", "test", "R@5"] and table["all"] == 4
+  assert [row["cells"] for row in table["rows"]] == [
+    ("a", "9", "4", "50"),
+    ("b", "1", "2", "0"),
+    ("d", "5", "5", "100"),
+  ]
+  assert [tuple(map(int, row["places"])) for row in table["rows"]] == [(0, 1, 1), (2, 2, 2), (1, 0, 0)]
+
+
 def test_the_table_of_confusions_counts_what_sets_give_and_miss(hybrid_run, undrawn):
   page, dataset = written(hybrid_run), hybrid_run.run.dataset
   path = page.path.with_name("confusions.csv")

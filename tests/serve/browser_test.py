@@ -350,6 +350,18 @@ def test_it_is_readable_everywhere(page, model, size, scheme):
   assert not [one for one in found if one[1] < 4.5]
 
 
+def test_a_click_sorts_the_labels_of_the_report(page, workdir):
+  page.browser.get((workdir / "report" / "index.html").as_uri())
+  page.run("document.querySelector('.sortable').open = true")
+  shown = """return [...document.querySelectorAll('.sortable tbody tr')]
+    .sort((a, b) => a.getBoundingClientRect().top - b.getBoundingClientRect().top)
+    .map((row) => parseFloat(row.children[arguments[0]].innerText) || 0)"""
+  for column in (1, 2):
+    page.run("document.getElementById(`by-${arguments[0]}`).click()", column)
+    numbers = page.run(shown, column)
+    assert numbers == sorted(numbers, reverse=True) and len(set(numbers)) > 1
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_report_is_readable_on_a_phone(page, workdir, scheme):
   page.open("phone", scheme)

@@ -196,7 +196,7 @@ class Exported:
       sample,
       keys=[*self._keys, *new_keys],
       names=[*self._names, *new],
-      facts=self._facts_of_labels,
+      facts=self._label_facts,
       scorers=scorers,
       points=points,
     )
@@ -213,10 +213,10 @@ class Exported:
 
   def _reread(self) -> None:
     folder, scorers = whole_folder.current(self._folder / INDEX), self._facts["scorers"]
-    self._texts, self._keys, self._names, self._facts_of_labels = label_files.read_texts(
+    self._texts, self._keys, self._names, self._label_facts = label_files.read_texts(
       folder / label_files.TEXTS
     )
-    where = np.array(["deprecated" not in of_label for of_label in self._facts_of_labels])
+    where = np.array([not of_label.get("deprecated") for of_label in self._label_facts])
     self._where = None if where.all() else where
     open_rows = functools.partial(label_files.open_array, num_rows=len(self._texts))
     self._vectors = open_rows(folder / label_files.VECTORS)

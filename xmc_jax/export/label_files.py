@@ -25,6 +25,7 @@ from xmc_jax.storage import atomic, npy
 VECTORS, TEXTS, FAISS, BOTH = "labels.npy", "labels.jsonl", "labels.faiss", "both.faiss"
 SCANN, SCANN_SETTINGS, SAMPLE = "scann", "scann.json", "sample.npy"
 BLOCK = 1 << 16  # vectors at a time
+_NO_FACTS: dict[str, Any] = {}  # one for all labels without any
 _SCANN_DEPTH = 100  # number of labels per query that ScaNN's search is tuned for
 
 
@@ -146,9 +147,9 @@ def read_texts(path: Path) -> tuple[list[str], list[str], list[str], list[dict[s
         names.append(name := entry.pop("text"))
         texts.append(entry.pop("encoder_text", name))
         keys.append(entry.pop("key", name))
-        entry.pop("id")
-        facts.append(entry)
-  except (OSError, ValueError, KeyError, TypeError) as error:
+        entry.pop("id", None)
+        facts.append(dict(entry) if entry else _NO_FACTS)
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     raise DataError(f"{path}, line {len(texts) + 1}: not readable ({error}); export again") from None
   return texts, keys, names, facts
 

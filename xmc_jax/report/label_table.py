@@ -1,8 +1,9 @@
 """Measures each label over the test points, for a file and the page, and counts which are confused."""
 
 import csv
+import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,15 +71,16 @@ def write(
 
 def _write_labels(path: pathlib.Path, dataset: Dataset, numbers: Mapping[str, Array]) -> None:
   """Writes a line for each label: its key, its text and its `columns`; NaN is empty."""
-  lists = [
-    [round(share, 4) if share == share else "" for share in of.tolist()] if name in _SHARES else of.tolist()
-    for name, of in numbers.items()
-  ]
+  cells = ((_shares if name in _SHARES else iter)(of) for name, of in numbers.items())
   with atomic.written_whole(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
     table = csv.writer(file)
     table.writerow(("key", "label", *numbers))
-    for key, text, *of_label in zip(dataset.label_keys, dataset.label_names, *lists):
+    for key, text, *of_label in zip(dataset.label_keys, dataset.label_names, *cells):
       table.writerow((sanitize.line(key), sanitize.line(text), *of_label))
+
+
+def _shares(values: Array) -> Iterator[float | str]:
+  return ("" if math.isnan(share) else round(float(share), 4) for share in values)
 
 
 def sortable(dataset: Dataset, numbers: Mapping[str, Array]) -> dict[str, Any]:
@@ -101,7 +103,7 @@ def sortable(dataset: Dataset, numbers: Mapping[str, Array]) -> dict[str, Any]:
   return {
     "head": ["label", *(_HEADS.get(name, name) for name in numbers)],
     "rows": [
-      {"cells": of[: 1 + len(cells)], "places": of[1 + len(cells) :]} for of in zip(names, *cells, *places)
+      {"cells": (name, *row), "places": of_row} for name, row, of_row in zip(names, zip(*cells), zip(*places))
     ],
     "all": len(true),
   }

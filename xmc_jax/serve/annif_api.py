@@ -3,6 +3,7 @@
 A server has one project, the run. https://github.com/NatLibFi/Annif describes the API.
 """
 
+import asyncio
 import functools
 import math
 import urllib.parse
@@ -22,6 +23,7 @@ from xmc_jax.serve.worker import Label, ModelWorker
 _FORM = "application/x-www-form-urlencoded"
 _LIMIT = 10  # suggestions where a request does not say, as in Annif
 _BEGINNING = 5000  # characters that tell a language
+_SAME = {"nb": "no"}  # codes of languages that py3langid calls otherwise
 
 
 class Document(BaseModel):
@@ -37,11 +39,11 @@ class Batch(BaseModel):
   documents: list[Document] = Field(min_length=1)
 
 
-class Unknown(BaseModel):
+class LanguageRequest(BaseModel):
   """Asks which of some languages a text is in."""
 
   text: str
-  languages: list[str] = Field(min_length=1)
+  languages: list[str] = Field(min_length=1, max_length=100)
 
 
 def add_routes(api: FastAPI, worker: ModelWorker, name: str) -> None:
@@ -86,15 +88,18 @@ def add_routes(api: FastAPI, worker: ModelWorker, name: str) -> None:
     return answers.as_json([{"document_id": one.document_id, "results": results} for one, results in each])
 
   @api.post("/v1/detect-language")
-  async def detect_language(body: Unknown) -> Response:
-    """Returns the probability of each language for a text, as Annif does; null where nothing tells."""
-    shares = _languages(body.text[:_BEGINNING]) if body.text.strip() else {}
-    if shares and not set(body.languages) <= shares.keys():
-      raise HTTPException(422, f"unsupported candidate languages; supported are {', '.join(sorted(shares))}")
-    total = sum(shares.get(language, 0.0) for language in body.languages)
-    found = {language: shares[language] / total for language in body.languages} if total else {None: 1.0}
+  async def detect_language(body: LanguageRequest) -> Response:
+    """Returns the probability of each language for a text; that of all others as null, as Annif does."""
+    known = {language: _SAME.get(language, language) for language in body.languages}
+    if unknown := set(known.values()) - set(_identifier().labels):
+      raise HTTPException(422, f"unsupported candidate languages: {', '.join(sorted(unknown))}")
+    text = body.text.strip()[:_BEGINNING]
+    shares = await asyncio.to_thread(lambda: dict(_identifier().rank(text))) if text else {}
+    found: dict[str | None, float] = {language: shares.get(of, 0.0) for language, of in known.items()}
+    found[None] = max(1 - sum(found.values()), 0.0)
     best_first = sorted(found.items(), key=lambda one: -one[1])
-    return answers.as_json({"results": [{"language": one, "score": round(of, 6)} for one, of in best_first]})
+    results = [{"language": language, "score": round(score, 6)} for language, score in best_first]
+    return answers.as_json({"results": results})
 
 
 def _project(worker: ModelWorker, name: str) -> dict[str, Any]:
@@ -139,11 +144,6 @@ async def _suggested(
 def _suggestion(label: Label) -> dict[str, Any]:
   score = round(label["score"], 6)
   return {"uri": label["key"], "label": label["text"], "notation": label.get("notation"), "score": score}
-
-
-def _languages(text: str) -> dict[str, float]:
-  """Returns the probability of each language that is known, all together 1."""
-  return dict(_identifier().rank(text))
 
 
 @functools.cache

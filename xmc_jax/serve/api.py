@@ -70,7 +70,7 @@ def app(
     threshold: the least score of a label where a request does not say.
 
   Raises:
-    UserError: FastAPI or prometheus_client is not installed, a limit cannot work, or an allowed host is no
+    UserError: a library of the extra `serve` is not installed, a limit cannot work, or an allowed host is no
       name.
 
   Example:

@@ -1,39 +1,38 @@
 """Annif's folders of texts, each in a file of its own.
 
 Documents have a text in `ID.txt`, and labels in `ID.tsv` (`<uri>`, tab, name) or `ID.key`. A file of a
-subject corpus has all that is known of one concept: its URI and name in the first line, then texts.
+subject corpus, as Annif had until 1.3, has all texts of a concept, below a line of its URI and name.
 """
 
 import codecs
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
-from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, open_bytes, reading, text_chunks
+from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, Lines, open_bytes, reading, text_chunks
 from xmc_jax.data.formats.source import Options, Place, excerpt, refusal
 from xmc_jax.errors import DataError
 
 _OF_LABELS = (".tsv", ".key")  # the first that is there counts
-_CONCEPT = re.compile(r"<?([A-Za-z][A-Za-z0-9+.-]*:[^\s<>]+)>?\s+\S.*")
-_LONGEST = 10_000  # bytes of a first line
+_CONCEPT = re.compile(r"<?((?:[A-Za-z][A-Za-z0-9+.-]*://|urn:)[^\s<>]+)>?\s+\S.*")
 _SAMPLE = 100  # files that tell a subject corpus
 
 
 def is_corpus(folder: Path) -> bool:
-  """Returns whether a folder has a text with a file of its labels, or is a subject corpus."""
-  if not folder.is_dir():
-    return False
-  return any(map(is_of_document, _label_files(folder))) or _has_subjects(folder)
+  """Returns whether a folder has a text with a file of its labels."""
+  return folder.is_dir() and any(map(is_of_document, _label_files(folder)))
 
 
-def _has_subjects(folder: Path) -> bool:
+def _has_subjects(folder: Path, options: Options) -> bool:
   """Returns whether the first texts of a folder all begin with a URI and a name."""
-  first = []
-  for path in sorted(folder.glob("*.txt"))[:_SAMPLE]:
-    with reading(path), open_bytes(path) as file:
-      first.append(file.readline(_LONGEST).decode("utf-8", "replace").removeprefix("\ufeff").rstrip())
-  return bool(first) and all(map(_CONCEPT.fullmatch, first))
+  first = [""]
+  with suppress(DataError):
+    for path in sorted(filter(Path.is_file, folder.glob("*.txt")))[:_SAMPLE]:
+      with Lines(path, [], options) as lines:
+        first += lines.take_text()[:1]
+  return len(first) > 1 and all(_CONCEPT.fullmatch(line.rstrip()) for line in first[1:])
 
 
 def is_of_document(file: Path) -> bool:
@@ -44,12 +43,14 @@ def is_of_document(file: Path) -> bool:
     return file.suffix == ".key" or content.read(4).removeprefix(codecs.BOM_UTF8)[:1] in (b"", b"<")
 
 
-def find(folder: Path, stems: Sequence[str], label_file: Path | None) -> Path | None:
+def find(folder: Path, stems: Sequence[str], label_file: Path | None, options: Options) -> Path | None:
   """Returns the folder of documents below `folder` that has one of these names; '' is `folder` itself.
 
-  Refuses labels without a text; `label_file` is the vocabulary, which may lie among them.
+  A subject corpus has a name: the first line of a README may look like one. Refuses labels without a text;
+  `label_file` is the vocabulary, which may lie among them.
   """
-  found = next((path for path in map(folder.joinpath, stems) if is_corpus(path)), None)
+  is_found = lambda path: is_corpus(path) or (path != folder and _has_subjects(path, options))
+  found = next(filter(is_found, map(folder.joinpath, stems)), None)
   for file in _label_files(found) if found else ():
     if file != label_file and not file.with_suffix(".txt").is_file():
       raise DataError(f"{file}: expected its text beside it, in {file.stem}.txt")

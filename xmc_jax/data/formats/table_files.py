@@ -169,15 +169,17 @@ def is_annifs(path: Path, options: Options) -> bool:
   return suffix(path) == ".csv" and "subject_uris" in column_names(path, [], options)
 
 
-def find_documents(folder: Path, label_file: Path | None) -> tuple[SplitFiles | None, SplitFiles | None]:
+def find_documents(
+  folder: Path, label_file: Path | None, options: Options
+) -> tuple[SplitFiles | None, SplitFiles | None]:
   """Returns the same as `find_splits` of folders of documents: `train/` and so on, or `folder` itself."""
   train, validation, test = (
-    SplitFiles((found,)) if (found := document_folders.find(folder, stems, label_file)) else None
+    SplitFiles((found,)) if (found := document_folders.find(folder, stems, label_file, options)) else None
     for stems in (_STEMS["train"], VALIDATION, _STEMS["test"])
   )
   if train:
     return train.followed_by(validation), test
-  whole = document_folders.find(folder, [""], label_file)
+  whole = document_folders.find(folder, [""], label_file, options)
   return SplitFiles((whole,)) if whole else None, None
 
 

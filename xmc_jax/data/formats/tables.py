@@ -37,7 +37,7 @@ def recognise(path: Path, options: Options, notices: list[str]) -> dict | None:
   points = [*(train.files if train else ()), *(test.files if test else ())]
   labels = label_tables.find_label_file(path, options, points)
   if train is None:
-    train, test = table_files.find_documents(path, labels)
+    train, test = table_files.find_documents(path, labels, options)
   if train is None:
     kinds = {*SUFFIXES} - {".json"}  # most of which hold settings
     tables = [file for file in sorted(path.iterdir()) if suffix(file) in kinds and file != labels]
