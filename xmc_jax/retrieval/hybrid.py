@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax.retrieval import cpu_cores
+from xmc_jax.retrieval import cpu_cores, grown
 from xmc_jax.retrieval.explanations import Reason, explain
 from xmc_jax.retrieval.features import Candidates, candidates, feature_names
 from xmc_jax.retrieval.hybrid_model import HybridModel, fit, fixed
@@ -95,6 +95,14 @@ class HybridRanker:
       (ids[start : start + _BLOCK] for start in blocks),
     )
     return [reasons for part in parts for reasons in part]
+
+  def remembering(self, rows: grown.Rows, gone: np.ndarray) -> "HybridRanker":
+    """Returns a ranker that remembers more training queries, and forgets some; see `grown.with_rows`."""
+    return HybridRanker(grown.with_rows(self._retriever, rows, gone), self._model)
+
+  def rows_of(self, queries: Queries) -> np.ndarray:
+    """Returns the ids of the training queries in the memory that have one of these texts."""
+    return grown.rows_of(self._retriever, queries)
 
   def _probabilities(self, found: Candidates) -> np.ndarray:
     real, out = found.ids >= 0, np.full(found.ids.shape, -np.inf, np.float32)

@@ -5,6 +5,7 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -185,7 +186,7 @@ class Words:
 
   def __init__(self, point_texts: Sequence[str], label_texts: Sequence[str]):
     self.lexicon = Lexicon(point_texts, label_texts)
-    self.points = TextTable(self.lexicon.vectors(point_texts))
+    self.points: Any = TextTable(self.lexicon.vectors(point_texts))  # or what `grown` makes of it
     self.labels = TextTable(self.lexicon.vectors(label_texts))
 
 

@@ -41,6 +41,11 @@ class Neighbors(NamedTuple):
     return votes
 
 
+def log_frequency(truth: sp.csr_matrix) -> np.ndarray:
+  """Returns `[L]` float32, ln(1 + number of rows of a CSR `[N, L]` with the label)."""
+  return np.log1p(np.bincount(truth.indices, minlength=truth.shape[1])).astype(np.float32)
+
+
 def merged(first: np.ndarray, second: np.ndarray) -> np.ndarray:
   """Joins ids `[n, a]` and `[n, b]` to `[n, a + b]`, each id once, rising; repeated ids become -1."""
   ids = np.sort(np.concatenate([first, second], axis=1), axis=1)

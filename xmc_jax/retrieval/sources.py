@@ -9,7 +9,7 @@ formulas.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 from xmc_jax.ops.unit_rows import unit_rows
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import QueryWords, Words, largest
-from xmc_jax.retrieval.memory import Neighbors, merged, ridge_weights
+from xmc_jax.retrieval.memory import Neighbors, log_frequency, merged, ridge_weights
 from xmc_jax.retrieval.search import Ranking, padding, values_at, with_bias_column
 
 _NEAR = 64  # nearest training queries that are used, by embedding and by words each
@@ -92,13 +92,14 @@ class Retriever:
     names: the sources that this corpus has data for, in the order of `SOURCES`.
     log_frequency: `[L]` float32, ln(1 + number of training queries in the memory with the label).
     words: the index of words.
+    nearest: searches `points`; None if there are none.
   """
 
   def __init__(
     self, corpus: Corpus, *, backend: str = "exact", devices: Mesh | None = None, words: Words | None = None
   ):
     by_scorer = {name: _finite(vectors) for name, vectors in corpus.label_vectors.items()}
-    self.points = unit_rows(_finite(corpus.point_vectors))
+    self.points: Any = unit_rows(_finite(corpus.point_vectors))
     # Keeps only one copy of the points, as there may be millions.
     self.corpus = corpus = corpus._replace(label_vectors=by_scorer, point_vectors=self.points[:0])
     index = functools.partial(Index, backend=backend, devices=devices, patience=50)
@@ -110,11 +111,9 @@ class Retriever:
       name: index(self.columns_of(name, vectors), name=f"{name} ranking")
       for name, vectors in corpus.label_vectors.items()
     }
-    self._memory = index(self.points, name="memory") if len(self.points) else None
+    self.nearest: Any = index(self.points, name="memory") if len(self.points) else None
     self.words = words or Words(corpus.point_texts, corpus.label_texts)
-    self.log_frequency = np.log1p(np.bincount(corpus.truth.indices, minlength=corpus.truth.shape[1])).astype(
-      np.float32
-    )
+    self.log_frequency = log_frequency(corpus.truth)
     self.names = source_names(corpus.label_vectors)
 
   @property
@@ -143,7 +142,7 @@ class Retriever:
         some_ids[name] = self._best_of_some(name, index, columns, k, queries.where)
     unit = unit_rows(vectors)
     num_near = min(_NEAR, len(self.points))
-    near = self._memory.search(unit, num_near) if self._memory else padding(len(unit), 0)
+    near = self.nearest.search(unit, num_near) if self.nearest else padding(len(unit), 0)
 
     def block(start: int) -> Block:
       rows = slice(start, start + size)

@@ -1,0 +1,126 @@
+"""A retriever that remembers more rows ranks as one that had them from the start, with the same word weights."""
+
+import numpy as np
+import pytest
+
+from tests.retrieval import made_corpora
+from xmc_jax.retrieval import grown
+from xmc_jax.retrieval.combined import CombinedRetriever
+from xmc_jax.retrieval.features import feature_names
+from xmc_jax.retrieval.hybrid import HybridRanker
+from xmc_jax.retrieval.hybrid_model import fixed
+from xmc_jax.retrieval.lexical import TextTable, Words
+from xmc_jax.retrieval.sources import SOURCES, Queries, Retriever
+
+L, N, K = 40, 150, 12
+PARTS = [(0, 90), (90, 91), (91, 91), (91, 150)]  # the first is remembered from the start
+
+
+@pytest.fixture(scope="module")
+def corpus():
+  return made_corpora.corpus(L, N)
+
+
+@pytest.fixture(scope="module")
+def queries() -> Queries:
+  """Three of them are texts of the corpus."""
+  own, corpus = made_corpora.queries(70), made_corpora.corpus(L, N)
+  rows = [5, 90, 149]
+  own.vectors[:3] = corpus.point_vectors[rows]
+  return own._replace(texts=[*(corpus.point_texts[row] for row in rows), *own.texts[3:]])
+
+
+def cut(corpus, start, end):
+  rows = np.arange(start, end)
+  texts = [corpus.point_texts[row] for row in rows]
+  return corpus._replace(
+    point_vectors=corpus.point_vectors[rows], truth=corpus.truth[rows], point_texts=texts
+  )
+
+
+def step_by_step(corpus, gone=()):
+  """The rows of all parts, one part after the other; `gone` are forgotten with the last."""
+  retriever = Retriever(cut(corpus, *PARTS[0]))
+  for part in PARTS[1:]:
+    rows = cut(corpus, *part)
+    more = grown.Rows(rows.point_vectors, rows.point_texts, rows.truth)
+    last = gone if part == PARTS[-1] else ()
+    retriever = grown.with_rows(retriever, more, np.array(last, int))
+  return retriever
+
+
+def at_once(corpus, left):
+  """An index of these rows, with the lexicon of the first part."""
+  words = Words(cut(corpus, *PARTS[0]).point_texts, corpus.label_texts)
+  texts = [corpus.point_texts[row] for row in left]
+  words.points = TextTable(words.lexicon.vectors(texts))
+  own = corpus._replace(point_vectors=corpus.point_vectors[left], truth=corpus.truth[left], point_texts=texts)
+  return Retriever(own, words=words)
+
+
+def ranker(retriever):
+  names, *others = (feature_names(one.names) for one in retriever.by_encoder.values())
+  return HybridRanker(retriever, fixed(names, others))
+
+
+@pytest.mark.parametrize("gone", [(), (5,), (5, 90, 120, 149)])
+def test_it_ranks_as_if_it_had_all_rows(corpus, queries, gone):
+  left = np.setdiff1d(np.arange(N), gone)
+  found, wanted = ranker(step_by_step(corpus, gone)), ranker(at_once(corpus, left))
+  for name in ("hybrid", *SOURCES):
+    one, other = (
+      ranking.rank(queries, K) if name == "hybrid" else ranking.rank_by(name, queries, K)
+      for ranking in (found, wanted)
+    )
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-5)
+  ids = wanted.rank(queries, K).ids
+  for one, other in zip(found.explain(queries, ids), wanted.explain(queries, ids)):
+    assert [reason.sources for reason in one] == [reason.sources for reason in other]
+    for mine, theirs in zip(one, other):
+      texts = [
+        [of.point_texts[row] for row, _ in reason.voters] for of, reason in ((found, mine), (wanted, theirs))
+      ]
+      assert texts[0] == texts[1]
+
+
+def test_several_encoders_remember_together(corpus, queries):
+  other = corpus._replace(point_vectors=corpus.point_vectors[:, ::-1] ** 2, temperature=0.2)
+  first = {name: cut(one, 0, 90) for name, one in (("a", corpus), ("b", other))}
+  rows = [cut(one, 90, N) for one in (corpus, other)]
+  vectors = np.concatenate([one.point_vectors for one in rows], axis=1)
+  own = CombinedRetriever(first.items())
+  found = grown.with_rows(own, grown.Rows(vectors, rows[0].point_texts, rows[0].truth), np.array([7]))
+  both = queries._replace(vectors=np.concatenate([queries.vectors] * 2, axis=1))
+  before = ranker(own).rank(both, K)
+  one = ranker(found).rank(both, K)
+  assert (one.ids != before.ids).any()
+  np.testing.assert_array_equal(ranker(own).rank(both, K).ids, before.ids)  # which stays as it was
+  for name, of in (("a", corpus), ("b", other)):
+    alone = found.by_encoder[name]
+    mine = ranker(alone).rank(queries, K)
+    wanted = ranker(at_once(of, np.setdiff1d(np.arange(N), [7]))).rank(queries, K)
+    np.testing.assert_array_equal(mine.ids, wanted.ids)
+
+
+def test_a_retriever_without_points_learns_its_first(corpus, queries):
+  none = Retriever(cut(corpus, 0, 0))
+  found = grown.with_rows(
+    none, grown.Rows(corpus.point_vectors, corpus.point_texts, corpus.truth), np.array([], int)
+  )
+  words = Words([], corpus.label_texts)
+  words.points = TextTable(words.lexicon.vectors(corpus.point_texts))
+  wanted = Retriever(corpus, words=words)
+  np.testing.assert_array_equal(ranker(found).rank(queries, K).ids, ranker(wanted).rank(queries, K).ids)
+
+
+def test_a_row_that_is_not_finite_is_never_near(corpus, queries):
+  vectors = np.full((1, corpus.point_vectors.shape[1]), np.nan, np.float32)
+  rows = grown.Rows(vectors, [""], corpus.truth[:1])
+  found = grown.with_rows(Retriever(corpus), rows, np.array([], int))
+  ids = ranker(Retriever(corpus)).rank(queries, K).ids
+  np.testing.assert_array_equal(
+    ranker(found).rank_by("memory", queries, K).ids,
+    ranker(Retriever(corpus)).rank_by("memory", queries, K).ids,
+  )
+  assert ids.shape == (70, K)
