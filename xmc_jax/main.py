@@ -4,8 +4,8 @@
   python -m xmc_jax.main --config=experiments/dexml.py --config.train.num_epochs=5 --workdir=runs/short
   python -m xmc_jax.main --mode=evaluate --workdir=runs/short
   python -m xmc_jax.main --mode=predict --workdir=runs/short --input=texts.txt
-  python -m xmc_jax.main --mode=export --workdir=runs/short
   python -m xmc_jax.main --mode=serve --workdir=runs/short
+  python -m xmc_jax.main --mode=learn --workdir=runs/short --input=corrected.csv
   python -m xmc_jax.main --mode=compare runs/short runs/dexml-debian    # or combine, with --workdir=runs/both
 
 Installed by pip: `xmc-jax`. A preset follows a colon (experiments/dexml.py:minilm); keys: docs/settings.md.
@@ -61,17 +61,17 @@ def _use(mode: str, workdir: pathlib.Path, given: dict[str, str]) -> None:
       commands.test(workdir, output, scores, backend, options.CHECKPOINT.value, options.INPUT.value, given)
     elif mode == "serve":
       asked = ("host", "port", "k", "allowed_hosts", "max_text_length", "threshold", "add_labels")
-      page = ("title", "description", "example")
-      commands.serve(workdir, scores=scores, backend=backend, **_values(*asked, *page))
+      commands.serve(workdir, backend=backend, **_values("scores", *asked, "title", "description", "example"))
+    elif mode == "learn":
+      commands.learn(workdir, options.INPUT.value, given, options.UNLEARN.value)
     elif mode == "export":
       commands.export(workdir, output, options.ADD_LABELS.value, scores)
     else:
       from xmc_jax.runs.best_labels import LabelRequest
 
       k, threshold = options.labels_to_give()
-      include, exclude = tuple(options.INCLUDE.value), tuple(options.EXCLUDE.value)
-      language = options.LANGUAGE.value
-      request = LabelRequest(k, threshold, options.EXPLAIN.value, include, exclude, language)
+      limits = tuple(options.INCLUDE.value), tuple(options.EXCLUDE.value)
+      request = LabelRequest(k, threshold, options.EXPLAIN.value, *limits, options.LANGUAGE.value)
       more = _values("scores", "documents", "add_labels")
       commands.predict(workdir, options.INPUT.value, output, request, given, backend=backend, **more)
 

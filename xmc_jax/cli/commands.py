@@ -138,6 +138,38 @@ def predict(
   predict_command(workdir, source, destination, request, whole=documents, reading=reading, **opened)
 
 
+def learn(
+  workdir: pathlib.Path, source: str, reading: Mapping[str, str] | None = None, unlearn: Sequence[int] = ()
+) -> None:
+  """Runs `--mode=learn`: remembers labelled texts in a run's folder, or forgets some.
+
+  Args:
+    workdir: the run's folder.
+    source: the texts, in any layout; '' forgets.
+    reading: keys of `config.data` that read `source`; the others are the run's own.
+    unlearn: the numbers of what is forgotten; () is what was learnt last.
+  """
+  path = pathlib.Path(source).expanduser()
+  if source:
+    formats.refuse_missing(path, "--input")
+  run = runs.reopen(workdir)
+  model = Model(run.trained())
+  if unlearn:
+    model.unlearn(unlearn)
+    return show(f"forgotten: {len(set(unlearn)):,} texts")
+  if not source:
+    return show(f"forgotten: the {model.undo():,} texts that were learnt last")
+  with tempfile.TemporaryDirectory() as folder:
+    data_with = run.with_test_rows(path, pathlib.Path(folder), reading, refuse_unknown=True).dataset
+    keys, truth = data_with.label_keys, data_with.test.truth
+    labels = [[keys[label] for label in row.indices] for row in truth]
+    numbers = model.learn(list(data_with.test.texts), labels)
+  show(
+    f"learnt: {len(numbers):,} texts, numbers {numbers[0]} to {numbers[-1]}; predictions of this run use "
+    "them from now on, and --undo takes them back"
+  )
+
+
 def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:
   """Runs `--mode=export`: exports a run for other tools, or adds new labels to an exported folder.
 

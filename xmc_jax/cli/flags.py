@@ -22,17 +22,18 @@ CONFIG = config_flags.DEFINE_config_file("config", help_string="FILE.py[:preset]
 MODE = flags.DEFINE_enum(
   "mode",
   "train",
-  ["prepare", "train", "evaluate", "predict", "export", "compare", "combine", "plan", "serve"],
+  ["prepare", "train", "evaluate", "predict", "export", "compare", "combine", "plan", "serve", "learn"],
   "train: from raw files to the test table. evaluate, predict, export: need --workdir alone. compare: needs "
   "the folders of two runs or more. combine: makes one run of these in --workdir. plan: what would fit. "
-  "serve: a page and an API over --workdir",
+  "serve: a page and an API over --workdir. learn: remembers labelled texts, trains nothing",
 )
 WORKDIR = flags.DEFINE_string("workdir", "", "the run's folder; runs/<config.name> if not given")
 INPUT = flags.DEFINE_string(
   "input",
   "",
   "predict: a file with one text a line, a table, or a folder with a text a file; else standard input. "
-  "evaluate: labelled data to test on, in any layout; the run's own test rows if not given",
+  "evaluate: labelled data to test on, in any layout; the run's own test rows if not given. learn: labelled "
+  "texts, in any layout",
 )
 DOCUMENTS = flags.DEFINE_bool(
   "documents", False, "predict: the whole of --input is one text, line breaks too"
@@ -57,6 +58,8 @@ ADD_LABELS = flags.DEFINE_string(
   "",
   "predict, serve, export (to the exported folder): a file of new labels, a text a line or a table",
 )
+UNDO = flags.DEFINE_bool("undo", False, "learn: forget the texts that were learnt last, together")
+UNLEARN = flags.DEFINE_multi_integer("unlearn", [], "learn: forget the text that has this number")
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes; see docs/scaling.md")
 SCORES = flags.DEFINE_string(
   "scores", "", "hybrid, fused, encoder, classifier, memory, ...: what ranks; the run's if not given"
@@ -98,6 +101,7 @@ _USES = {
   "export": "workdir output scores add_labels distributed",
   "compare": "output scores distributed",
   "combine": "workdir",
+  "learn": "workdir input undo unlearn",
   "serve": "workdir scores backend threshold k add_labels host port allowed_hosts max_text_length title "
   "description example",
 }
@@ -159,8 +163,10 @@ def check(argv: list[str]) -> None:
   others = [argument for argument in argv[1:] if not _READING.fullmatch(argument)]
   if others and mode not in _OF_RUNS:
     raise UserError(f"{others[0]!r} is not understood; options start with --, see --help")
-  if reading and mode == "evaluate" and not INPUT.value:
+  if reading and mode in ("evaluate", "learn") and not INPUT.value:
     raise UserError(f"--config.data.{next(iter(reading))} reads --input=FILE, which is missing")
+  if mode == "learn" and [bool(INPUT.value), UNDO.value, bool(UNLEARN.value)].count(True) != 1:
+    raise UserError("--mode=learn takes one of --input=FILE, --undo and --unlearn=NUMBER")
   if reading:
     config = methods.default_config()
     config.data.update(reading)

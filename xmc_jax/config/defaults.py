@@ -19,18 +19,16 @@ SOURCES = {
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 """Names the metrics of the test table, one of which `eval.metric` names to choose the best epoch by."""
 _POINT_FILES = ("text", "label_column", "encoding", "quoting")
-READS_INPUT = {
-  "predict": _POINT_FILES,
-  "evaluate": (
-    *_POINT_FILES,
-    "label_separator",
-    "label_file",
-    "vocabulary",
-    "label_text",
-    "label_parent",
-    "unknown_labels",
-  ),
-}
+_LABELLED_FILES = (
+  *_POINT_FILES,
+  "label_separator",
+  "label_file",
+  "vocabulary",
+  "label_text",
+  "label_parent",
+  "unknown_labels",
+)
+READS_INPUT = {"predict": _POINT_FILES, "evaluate": _LABELLED_FILES, "learn": _LABELLED_FILES}
 """Names the keys of config.data that read --input, by the mode."""
 _CHIPS = ("a100_40", "a100_80", "h100", "h200", "v5e", "v5p", "v6e")
 

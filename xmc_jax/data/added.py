@@ -58,7 +58,13 @@ def _widened(split: Split, num_labels: int) -> Split:
 
 
 def with_test_rows(
-  dataset: Dataset, path: Path, max_length: int, folder: Path, given: Mapping[str, str] | None = None
+  dataset: Dataset,
+  path: Path,
+  max_length: int,
+  folder: Path,
+  given: Mapping[str, str] | None = None,
+  *,
+  refuse_unknown: bool = False,
 ) -> tuple[Dataset, list[str]]:
   """Returns a copy of a data set with the rows of other data as its test rows, and notes on them.
 
@@ -72,9 +78,10 @@ def with_test_rows(
     max_length: tokens kept of each text.
     folder: where they are prepared; must not be deleted while the data set is used.
     given: options that read the other data, instead of those of the data set.
+    refuse_unknown: refuse labels that the data set lacks.
 
   Raises:
-    DataError: bad input, or no label is one of the data set.
+    DataError: bad input, no label is one of the data set, or one is not and that is refused.
   """
   options = {**options_for(dataset.manifest, path)._asdict(), "test_fraction": 0.0}
   beside = path if path.is_dir() else path.parent
@@ -87,6 +94,8 @@ def with_test_rows(
   rows = other.test if len(other.test) else other.train
   columns = _columns(dataset, other)
   unknown = _unknown(path, dataset, other, rows.truth, columns)
+  if refuse_unknown and unknown:
+    raise DataError(f"{path}: {unknown[0].replace(' are left out', '')}")
   known = np.flatnonzero(columns >= 0)
   shape = other.num_labels, dataset.num_labels
   mapping = sp.csr_matrix((np.ones(len(known), np.float32), (known, columns[known])), shape)

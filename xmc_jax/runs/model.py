@@ -2,17 +2,14 @@
 
 import functools
 import itertools
-import json
 import math
 import pathlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from xmc_jax import config as configs
-from xmc_jax.data.vocabulary.concepts import in_language
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.search import Ranking
@@ -20,11 +17,12 @@ from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import evaluate, label_functions, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.best_labels import BEST_F1, Threshold, best_labels, check_k, check_texts, reasons
-from xmc_jax.runs.label_filter import LabelFilter
+from xmc_jax.runs.known_labels import KnowsLabels
+from xmc_jax.runs.learning import Learner
 from xmc_jax.runs.trained import Trained
 
 
-class Model:
+class Model(KnowsLabels):
   """Predicts with a trained dual encoder and its labels; opens each part of the run at its first use.
 
   Args:
@@ -79,75 +77,6 @@ class Model:
     return model
 
   @property
-  def labels(self) -> Sequence[str]:
-    """Returns what is shown of the L labels, their names or texts; a label's id is its position."""
-    return self._run.dataset.label_names
-
-  @property
-  def keys(self) -> Sequence[str]:
-    """Returns the keys of the L labels, by id: the user's own names for them; texts where there are none."""
-    return self._run.dataset.label_keys
-
-  @functools.cached_property
-  def language(self) -> str:
-    """Returns the language of the labels' names, such as 'fi'; '' if it is not known."""
-    names = ((label, self.concept(label).get("names", {})) for label in range(min(len(self.labels), 100)))
-    shown = Counter(tag for label, by in names for tag, name in by.items() if name == self.labels[label])
-    given = self._run.config.data.get("language", "").partition("+")[0]
-    return max(shown, key=shown.__getitem__, default="") or given
-
-  @functools.cached_property
-  def languages(self) -> list[str]:
-    """Returns the languages that labels have names in, such as ['en', 'fi']; [] without a vocabulary."""
-    concepts = map(json.loads, self._run.dataset.label_concepts or ())
-    return sorted({tag for concept in concepts for tag in concept["names"]} - {""})
-
-  @functools.cached_property
-  def parts(self) -> list[int]:
-    """Returns labels with others below and none above, by notation; [] if `predict` takes no keys."""
-    tops = self._filter.tops if self._takes_filters else []
-    return sorted(tops, key=lambda label: (self.notation(label), self.labels[label]))
-
-  def concept(self, label: int) -> dict[str, Any]:
-    """Returns what the vocabulary says of a label: `names`, `notation`, `broader`, …; {} without one."""
-    return self._run.dataset.concept(label)
-
-  def notation(self, label: int) -> str:
-    """Returns a label's notation in the vocabulary; '' if it has none."""
-    return self._run.dataset.notation(label)
-
-  def name(self, label: int, language: str = "") -> str:
-    """Returns a label's name in a language; the one that the run shows if the vocabulary has no other."""
-    return in_language(self.concept(label).get("names", {}), language) or self.labels[label]
-
-  def where(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> np.ndarray | None:
-    """Returns `[L]` bool, True = a label that these keys leave to `predict`; None is all.
-
-    Raises:
-      UserError: a key is no label's, or the scores are a method's own, which rank all labels.
-    """
-    where = self._filter.where(tuple(include), tuple(exclude))
-    if self._takes_filters:
-      return where
-    if include or exclude:
-      raise UserError(f"include and exclude do not go with --scores={self._chosen}; give --scores=hybrid")
-    return None
-
-  @property
-  def _takes_filters(self) -> bool:
-    return self._chosen == "hybrid" or self._chosen in configs.SOURCES
-
-  def check_language(self, language: str) -> None:
-    """Raises UserError if no label has a name in the language; '' is the run's own."""
-    if language and in_language(dict.fromkeys(self.languages, True), language) is None:
-      known = ", ".join(self.languages) or "none, as the data have no vocabulary"
-      raise UserError(f"language = {language!r:.40}: labels have names in {known}")
-
-  @functools.cached_property
-  def _filter(self) -> LabelFilter:
-    return LabelFilter(self.keys, self._run.dataset.label_concepts or ())
-
-  @property
   def gives_probabilities(self) -> bool:
     """Returns whether scores are probabilities that a label is right; see `predict`."""
     return ranking.gives_probabilities(self._chosen)
@@ -174,22 +103,26 @@ class Model:
     how = f"at {most.max_length} tokens for the encoder, by the run's data.max_length"
     return f"{most.num_cut:,} texts are cut {how}" if most.num_cut else ""
 
-  @property
-  def _chosen(self) -> str:
-    return self._scores or self._run.config.eval.scores
-
   @functools.cached_property
-  def _sources(self) -> HybridRanker:
+  def _learner(self) -> Learner:
     opened = ranking.hybrid if self._chosen == "hybrid" else ranking.sources
-    return opened(self._trained)
+    return Learner(self._run.workdir, self._run.dataset, self.embed, opened(self._trained))
+
+  @property
+  def _sources(self) -> HybridRanker:
+    return self._learner.ranker
 
   @functools.cached_property
+  def _own_rank(self) -> ranking.Rank:
+    return self._trained.ranker(self._chosen)
+
+  @property
   def _rank(self) -> ranking.Rank:
     if self._chosen == "hybrid":
       return self._sources.rank
     if self._chosen in configs.SOURCES:
       return functools.partial(self._sources.rank_by, self._chosen)
-    return self._trained.ranker(self._chosen)
+    return self._own_rank
 
   def embed(self, texts: Sequence[str]) -> np.ndarray:
     """Returns `[n, D]` float32 embeddings of texts, as queries.
@@ -268,6 +201,47 @@ class Model:
     if language:
       names = [[self.name(label, language) for label in row if label >= 0] for row in ids.tolist()]
     return ids, scores, names, *rest
+
+  def learn(self, texts: Sequence[str], labels: Sequence[Iterable[str]]) -> np.ndarray:
+    """Remembers labelled texts from the next prediction on, in the run's folder, too; trains nothing.
+
+    Their labels are votes in the hybrid ranking. A text that is known already has these labels in place of
+    its own; with none it is forgotten.
+
+    Args:
+      texts: n texts.
+      labels: the labels of each, by key, name or notation.
+
+    Returns:
+      `[n]` int64 numbers of the texts, for `unlearn`.
+
+    Raises:
+      UserError: a label is unknown, the scores are a method's own, another process learns for this run, or
+        the disk is full; then nothing was learnt.
+    """
+    return self._to_learn().learn(texts, labels)
+
+  def undo(self) -> int:
+    """Forgets for good the texts of the last `learn`; returns how many.
+
+    Raises:
+      UserError: nothing was learnt; or as `learn`.
+    """
+    return self._to_learn().undo()
+
+  def unlearn(self, ids: Iterable[int]) -> None:
+    """Forgets texts for good that `learn` returned these numbers for; no file has them any more.
+
+    Raises:
+      UserError: a number is unknown; or as `learn`.
+    """
+    self._to_learn().unlearn(ids)
+
+  def _to_learn(self) -> Learner:
+    if not self._takes_filters:
+      raise UserError(f"scores of the method alone ({self._chosen}) remember nothing; give --scores=hybrid")
+    self.open()
+    return self._learner
 
   def warm(self, num_texts: int, depths: Sequence[int] = (10,)) -> None:
     """Opens all that answers need, and compiles for every shape, so that no later answer waits for XLA.

@@ -196,11 +196,17 @@ class Run:
     return copied
 
   def with_test_rows(
-    self, path: pathlib.Path, folder: pathlib.Path, given: Mapping[str, str] | None = None
+    self,
+    path: pathlib.Path,
+    folder: pathlib.Path,
+    given: Mapping[str, str] | None = None,
+    refuse_unknown: bool = False,
   ) -> "Run":
-    """Returns a copy of the run that is tested on other labelled data, which are prepared in `folder`."""
-    other = copy.copy(self)
-    other.dataset, notes = data.with_test_rows(self.dataset, path, self.config.data.max_length, folder, given)
+    """Returns a copy of the run that is tested on other labelled data; see `data.with_test_rows`."""
+    other, max_length = copy.copy(self), self.config.data.max_length
+    other.dataset, notes = data.with_test_rows(
+      self.dataset, path, max_length, folder, given, refuse_unknown=refuse_unknown
+    )
     for note in notes:
       say(f"note: {documents.without_settings(note, READS_INPUT['evaluate'])}")
     return other

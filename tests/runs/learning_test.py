@@ -1,0 +1,198 @@
+"""Texts that a trained run learns: they vote from the next prediction on, through kills, until unlearnt."""
+
+import errno
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+import tiny_runs
+from kills import killed
+
+import xmc_jax
+from xmc_jax.cli import commands
+from xmc_jax.errors import UserError
+from xmc_jax.runs import learning
+from xmc_jax.runs.learning import Batch, Journal
+from xmc_jax.storage import atomic, locks
+
+TEXTS = ["barn kelt", "loma mive nuxo", "suss"]
+NEW = "zathura quux of the unseen"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  place = tmp_path_factory.mktemp("learning")
+  config = tiny_runs.config(
+    tiny_runs.write_data(place / "data"), **{"train.num_epochs": 1, "eval.scores": "hybrid"}
+  )
+  xmc_jax.train(config, place / "run")
+  xmc_jax.Model.load(place / "run")  # which writes the files that ranking needs
+  return place / "run"
+
+
+@pytest.fixture
+def workdir(trained, tmp_path):
+  return shutil.copytree(trained, tmp_path / "run")
+
+
+def answers(model, texts=(NEW, *TEXTS)):
+  ids, scores, _ = model.predict(list(texts), 5)
+  return ids.tolist(), scores.tolist()
+
+
+def test_what_is_learnt_is_answered_at_once_and_after_a_restart(workdir):
+  model = xmc_jax.Model.load(workdir)
+  before = answers(model)
+  numbers = model.learn([NEW, "other words"], [[model.keys[7], model.labels[9]], [model.keys[3]]])
+  assert numbers.tolist() == [0, 1]
+  ids, scores, _, why = model.predict([NEW], 5, explain=True)
+  assert set(ids[0, :2]) == {7, 9} and scores[0, 1] > 3 * scores[0, 2]
+  assert why[0][0]["voters"][0]["text"] == NEW
+  assert answers(xmc_jax.Model.load(workdir)) == answers(model)
+  assert answers(xmc_jax.Model.load(workdir, scores="memory"), [NEW])[0][0][:2] == [7, 9]
+  assert model.learn(["more"], [[model.keys[1]]]).tolist() == [2]
+  assert model.undo() == 1
+  model.unlearn([1])
+  model.unlearn(np.array([0]))
+  assert answers(model) == before == answers(xmc_jax.Model.load(workdir))
+  assert (workdir / "learnt.jsonl").read_bytes() == b""
+
+
+def test_a_correction_takes_the_place_of_a_known_text(workdir):
+  """Of a training text, and of one that was learnt; the last counts."""
+  model = xmc_jax.Model.load(workdir)
+  train = model._run.dataset.train
+  row = int(np.flatnonzero(np.diff(train.truth.indptr))[3])
+  text, own = train.texts[row], train.truth[row].indices.tolist()
+  given = [label for label in range(60) if label not in own][:3]
+  for labels in ([given[0]], [given[1]], [given[2]]):
+    model.learn([text, text], [[model.keys[own[0]]], [model.keys[label] for label in labels]])
+    for one in (model, xmc_jax.Model.load(workdir)):
+      assert voted(one, text) == labels
+  model.learn([text], [[]])
+  assert voted(model, text) == voted(xmc_jax.Model.load(workdir), text) == []
+  assert model.undo() == 1 and voted(model, text) == [given[2]]
+
+
+def voted(model, text):
+  """Returns the labels that a text has in the memory, by what it votes for when it is asked for."""
+  (ids,), _, _, (why,) = model.predict([text], 60, explain=True)
+  voters = ([voter["text"] for voter in reason["voters"]] for reason in why)
+  return [label for label, texts in zip(ids.tolist(), voters) if text in texts]
+
+
+@pytest.mark.parametrize(
+  ("texts", "labels", "words"),
+  [
+    (["a"], [["nix", "l0"]], "labels that the run lacks: "),
+    (["a", "b"], [["l0"]], "labels: give a list of labels for each of the 2 texts"),
+    (["a"], ["l0"], "labels: give a list of labels for each of the 1 texts"),
+    ("a", [["l0"]], "texts: give a list of texts"),
+  ],
+)
+def test_what_cannot_be_learnt_changes_nothing(trained, texts, labels, words):
+  model = xmc_jax.Model.load(trained)
+  before = answers(model)
+  with pytest.raises(UserError, match=re.escape(words)):
+    model.learn(texts, labels)
+  assert answers(model) == before and not (trained / "learnt.jsonl").exists()
+  assert model.learn([], []).tolist() == []
+  with pytest.raises(UserError, match="no text was learnt with the number 5"):
+    model.unlearn([5])
+  with pytest.raises(UserError, match="nothing was learnt"):
+    model.undo()
+
+
+def test_a_methods_own_scores_learn_nothing(trained):
+  with pytest.raises(UserError, match="remember nothing; give --scores=hybrid"):
+    xmc_jax.Model.load(trained, scores="fused").learn(["a"], [[]])
+
+
+def test_one_process_learns_at_a_time_and_knows_what_others_have_learnt(workdir):
+  first, second = xmc_jax.Model.load(workdir), xmc_jax.Model.load(workdir)
+  with (
+    locks.in_use(workdir, ".learn.lock"),
+    pytest.raises(UserError, match="is learning for this run; try again"),
+  ):
+    first.learn(["b"], [[first.keys[1]]])
+  first.learn([NEW], [[first.keys[7]]])
+  assert second.learn(["b"], [[first.keys[1]]]).tolist() == [1]
+  assert second.predict([NEW], 1)[0][0, 0] == 7
+  first.unlearn([1])
+  assert answers(first, [NEW, "b"]) == answers(xmc_jax.Model.load(workdir), [NEW, "b"])
+
+
+BATCHES = [Batch([0, 1], ["å\n\u2028b", ""], [["k"], []]), Batch([2], ["c"], [["k", "ł"]])]
+
+
+def test_a_line_that_a_kill_cut_short_counts_for_nothing(tmp_path):
+  """At every byte; the next batch is written in its place."""
+  path = tmp_path / "learnt.jsonl"
+  journal = Journal(path)
+  ends = [0]
+  for batch in BATCHES:
+    journal.append(batch)
+    ends.append(path.stat().st_size)
+  content = path.read_bytes()
+  for size in range(len(content) + 1):
+    path.write_bytes(content[:size])
+    journal, whole = Journal(path), sum(size >= end for end in ends[1:])
+    assert journal.batches == BATCHES[:whole]
+    assert journal.next_id == [0, 2, 3][whole]
+    journal.append(BATCHES[1])
+    assert Journal(path).batches == [*BATCHES[:whole], BATCHES[1]]
+
+
+@pytest.mark.parametrize("owner, name", [(os, "fsync"), (learning, "_line")])
+def test_a_kill_leaves_a_batch_whole_or_not_at_all(owner, name, tmp_path):
+  path = tmp_path / "learnt.jsonl"
+  Journal(path).append(BATCHES[0])
+  with killed(owner, name):
+    Journal(path).append(BATCHES[1])
+  assert Journal(path).batches in (BATCHES[:1], BATCHES)
+  before = Journal(path).batches
+  with killed(atomic, "flush"):
+    Journal(path).replace(BATCHES[1:])
+  assert Journal(path).batches == before
+
+
+def test_a_full_disk_is_refused_before_anything_changes(workdir, monkeypatch):
+  model = xmc_jax.Model.load(workdir)
+  model.learn(["a"], [[model.keys[1]]])
+  before, content = answers(model), (workdir / "learnt.jsonl").read_bytes()
+
+  def full(_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+  with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
+    patch.setattr(os, "fsync", full)
+    model.learn([NEW], [[model.keys[7]]])
+  assert answers(model) == before and (workdir / "learnt.jsonl").read_bytes() == content
+
+
+@pytest.mark.parametrize("line", ["{", "null", '{"ids": [1], "texts": [], "labels": []}', '{"ids": 1}'])
+def test_damaged_lines_are_refused(line, tmp_path):
+  path = tmp_path / "learnt.jsonl"
+  path.write_text(f"{line}\n")
+  with pytest.raises(UserError, match=r"learnt\.jsonl, line 1: not readable"):
+    Journal(path)
+
+
+def test_from_the_command_line(workdir, tmp_path, capsys):
+  model = xmc_jax.Model.load(workdir)
+  key = model.keys[7]
+  (tmp_path / "new.csv").write_text(f'text,labels\n{NEW},"{key}"\nb c,"{key}"\n')
+  commands.learn(workdir, str(tmp_path / "new.csv"))
+  assert "learnt: 2 texts, numbers 0 to 1; predictions of this run use them" in capsys.readouterr().out
+  assert xmc_jax.Model.load(workdir).predict([NEW], 1)[0][0, 0] == 7
+  (tmp_path / "bad.csv").write_text(f'text,labels\nb,"{key}"\nc,nix\n')
+  with pytest.raises(UserError, match=r"bad\.csv: labels that the run lacks: 1 \('nix'\), in 1 of 2"):
+    commands.learn(workdir, str(tmp_path / "bad.csv"))
+  commands.learn(workdir, "", unlearn=[1])
+  assert "forgotten: 1 texts" in capsys.readouterr().out
+  commands.learn(workdir, "")
+  assert "forgotten: the 1 texts that were learnt last" in capsys.readouterr().out
+  with pytest.raises(UserError, match=r"nowhere\.csv: no such file"):
+    commands.learn(workdir, "nowhere.csv")
