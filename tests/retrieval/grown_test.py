@@ -1,10 +1,10 @@
-"""A retriever that remembers more rows ranks as one that had them from the start, with the same word weights."""
+"""A retriever that remembers more rows ranks as one that had them at once, with the same weights of words."""
 
 import numpy as np
 import pytest
 
 from tests.retrieval import made_corpora
-from xmc_jax.retrieval import grown
+from xmc_jax.retrieval import grown, lexical
 from xmc_jax.retrieval.combined import CombinedRetriever
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker
@@ -50,10 +50,10 @@ def step_by_step(corpus, gone=()):
 
 
 def at_once(corpus, left):
-  """An index of these rows, with the lexicon of the first part."""
+  """An index of these rows, with the lexicon and the common words of the first part."""
   words = Words(cut(corpus, *PARTS[0]).point_texts, corpus.label_texts)
   texts = [corpus.point_texts[row] for row in left]
-  words.points = TextTable(words.lexicon.vectors(texts))
+  words.points = TextTable(words.lexicon.vectors(texts), words.points.searched)
   own = corpus._replace(point_vectors=corpus.point_vectors[left], truth=corpus.truth[left], point_texts=texts)
   return Retriever(own, words=words)
 
@@ -63,8 +63,11 @@ def ranker(retriever):
   return HybridRanker(retriever, fixed(names, others))
 
 
+@pytest.mark.parametrize("most_texts", [20_000, 8])
 @pytest.mark.parametrize("gone", [(), (5,), (5, 90, 120, 149)])
-def test_it_ranks_as_if_it_had_all_rows(corpus, queries, gone):
+def test_it_ranks_as_if_it_had_all_rows(corpus, queries, gone, most_texts, monkeypatch):
+  """With 8, some words are too common to be searched for."""
+  monkeypatch.setattr(lexical, "_MOST_TEXTS", most_texts)
   left = np.setdiff1d(np.arange(N), gone)
   found, wanted = ranker(step_by_step(corpus, gone)), ranker(at_once(corpus, left))
   for name in ("hybrid", *SOURCES):
@@ -90,17 +93,20 @@ def test_several_encoders_remember_together(corpus, queries):
   rows = [cut(one, 90, N) for one in (corpus, other)]
   vectors = np.concatenate([one.point_vectors for one in rows], axis=1)
   own = CombinedRetriever(first.items())
-  found = grown.with_rows(own, grown.Rows(vectors, rows[0].point_texts, rows[0].truth), np.array([7]))
   both = queries._replace(vectors=np.concatenate([queries.vectors] * 2, axis=1))
   before = ranker(own).rank(both, K)
-  one = ranker(found).rank(both, K)
+  found = grown.with_rows(own, grown.Rows(vectors, rows[0].point_texts, rows[0].truth), np.array([7]))
+  left = np.setdiff1d(np.arange(N), [7])
+  wanted = CombinedRetriever((name, cut(one, 0, 0)) for name, one in (("a", corpus), ("b", other)))
+  wanted._by_encoder = {name: at_once(one, left) for name, one in (("a", corpus), ("b", other))}
+  vars(wanted).update(vars(wanted._by_encoder["a"]))
+  one, other_one = ranker(found).rank(both, K), ranker(wanted).rank(both, K)
+  np.testing.assert_array_equal(one.ids, other_one.ids)
+  np.testing.assert_allclose(one.scores, other_one.scores, rtol=1e-5)
   assert (one.ids != before.ids).any()
   np.testing.assert_array_equal(ranker(own).rank(both, K).ids, before.ids)  # which stays as it was
-  for name, of in (("a", corpus), ("b", other)):
-    alone = found.by_encoder[name]
-    mine = ranker(alone).rank(queries, K)
-    wanted = ranker(at_once(of, np.setdiff1d(np.arange(N), [7]))).rank(queries, K)
-    np.testing.assert_array_equal(mine.ids, wanted.ids)
+  a, b = found.by_encoder.values()
+  assert a.words is b.words and a.corpus.truth is b.corpus.truth
 
 
 def test_a_retriever_without_points_learns_its_first(corpus, queries):
@@ -114,13 +120,24 @@ def test_a_retriever_without_points_learns_its_first(corpus, queries):
   np.testing.assert_array_equal(ranker(found).rank(queries, K).ids, ranker(wanted).rank(queries, K).ids)
 
 
-def test_a_row_that_is_not_finite_is_never_near(corpus, queries):
-  vectors = np.full((1, corpus.point_vectors.shape[1]), np.nan, np.float32)
-  rows = grown.Rows(vectors, [""], corpus.truth[:1])
-  found = grown.with_rows(Retriever(corpus), rows, np.array([], int))
-  ids = ranker(Retriever(corpus)).rank(queries, K).ids
-  np.testing.assert_array_equal(
-    ranker(found).rank_by("memory", queries, K).ids,
-    ranker(Retriever(corpus)).rank_by("memory", queries, K).ids,
-  )
-  assert ids.shape == (70, K)
+def test_a_row_that_is_not_finite_counts_as_zeros(corpus, queries):
+  vectors = np.ones((1, corpus.point_vectors.shape[1]), np.float32)
+  ranked = []
+  for value in (np.nan, 0):
+    vectors[0] = [value, *[1 if np.isnan(value) else 0] * 5]
+    rows = grown.Rows(vectors, [corpus.point_texts[3]], corpus.truth[:1])
+    ranked.append(ranker(grown.with_rows(Retriever(corpus), rows, np.array([], int))).rank(queries, K))
+  np.testing.assert_array_equal(ranked[0].ids, ranked[1].ids)
+  np.testing.assert_array_equal(ranked[0].scores, ranked[1].scores)
+
+
+def test_the_search_is_deepened_in_few_steps(corpus, monkeypatch):
+  """Each depth is compiled or tuned anew: rows that count no more change it seldom, and new ones never."""
+  retriever, depths = Retriever(corpus), []
+  search = retriever.nearest.search
+  monkeypatch.setattr(retriever.nearest, "search", lambda q, k: depths.append(k) or search(q, k))
+  for number in range(70):
+    rows = grown.Rows(corpus.point_vectors[:1], ["x"], corpus.truth[:1])
+    retriever = grown.with_rows(retriever, rows, np.array([number, N + number - 1] if number else [0]))
+    assert retriever.nearest.search(corpus.point_vectors[:2], 3).ids.shape == (2, 3)
+  assert set(depths) == {3 + 64, 3 + 128}

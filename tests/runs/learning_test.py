@@ -1,6 +1,7 @@
 """Texts that a trained run learns: they vote from the next prediction on, through kills, until unlearnt."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -12,10 +13,13 @@ from kills import killed
 
 import xmc_jax
 from xmc_jax.cli import commands
+from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
-from xmc_jax.runs import learning
-from xmc_jax.runs.learning import Batch, Journal
+from xmc_jax.estimator import files
+from xmc_jax.runs import predict
 from xmc_jax.storage import atomic, locks
+from xmc_jax.storage.journal import Batch, Journal
+from xmc_jax.training import combine
 
 TEXTS = ["barn kelt", "loma mive nuxo", "suss"]
 NEW = "zathura quux of the unseen"
@@ -57,7 +61,8 @@ def test_what_is_learnt_is_answered_at_once_and_after_a_restart(workdir):
   model.unlearn([1])
   model.unlearn(np.array([0]))
   assert answers(model) == before == answers(xmc_jax.Model.load(workdir))
-  assert (workdir / "learnt.jsonl").read_bytes() == b""
+  assert json.loads((workdir / "learnt.jsonl").read_text()) == {"next_id": 3}
+  assert model.learn([NEW], [[model.keys[1]]]).tolist() == [3]  # no number is given twice
 
 
 def test_a_correction_takes_the_place_of_a_known_text(workdir):
@@ -87,9 +92,10 @@ def voted(model, text):
   ("texts", "labels", "words"),
   [
     (["a"], [["nix", "l0"]], "labels that the run lacks: "),
-    (["a", "b"], [["l0"]], "labels: give a list of labels for each of the 2 texts"),
-    (["a"], ["l0"], "labels: give a list of labels for each of the 1 texts"),
-    ("a", [["l0"]], "texts: give a list of texts"),
+    (["a", "b"], [["l0"]], "labels: expected a list of labels for each of the 2 texts"),
+    (["a"], ["l0"], "labels: expected a list of labels for each of the 1 texts"),
+    (["a"], [[5]], "labels: expected keys or names, found 5"),
+    ("a", [["l0"]], "texts must be a list of str"),
   ],
 )
 def test_what_cannot_be_learnt_changes_nothing(trained, texts, labels, words):
@@ -145,39 +151,108 @@ def test_a_line_that_a_kill_cut_short_counts_for_nothing(tmp_path):
     assert Journal(path).batches == [*BATCHES[:whole], BATCHES[1]]
 
 
-@pytest.mark.parametrize("owner, name", [(os, "fsync"), (learning, "_line")])
-def test_a_kill_leaves_a_batch_whole_or_not_at_all(owner, name, tmp_path):
+def test_a_kill_leaves_a_batch_whole_or_not_at_all(tmp_path):
   path = tmp_path / "learnt.jsonl"
   Journal(path).append(BATCHES[0])
-  with killed(owner, name):
+  with killed(os, "write"):
     Journal(path).append(BATCHES[1])
-  assert Journal(path).batches in (BATCHES[:1], BATCHES)
-  before = Journal(path).batches
+  assert Journal(path).batches == BATCHES[:1]
+  with killed(os, "fsync"):
+    Journal(path).append(BATCHES[1])
+  assert Journal(path).batches == BATCHES
   with killed(atomic, "flush"):
     Journal(path).replace(BATCHES[1:])
-  assert Journal(path).batches == before
+  assert Journal(path).batches == BATCHES
 
 
 def test_a_full_disk_is_refused_before_anything_changes(workdir, monkeypatch):
+  """The first bytes still go there."""
   model = xmc_jax.Model.load(workdir)
   model.learn(["a"], [[model.keys[1]]])
-  before, content = answers(model), (workdir / "learnt.jsonl").read_bytes()
+  before, content, write = answers(model), (workdir / "learnt.jsonl").read_bytes(), os.write
 
-  def full(_):
+  def full(file, data):
+    if b"texts" in data:
+      return write(file, data[:9])
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
   with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
-    patch.setattr(os, "fsync", full)
+    patch.setattr(os, "write", full)
     model.learn([NEW], [[model.keys[7]]])
   assert answers(model) == before and (workdir / "learnt.jsonl").read_bytes() == content
 
 
-@pytest.mark.parametrize("line", ["{", "null", '{"ids": [1], "texts": [], "labels": []}', '{"ids": 1}'])
-def test_damaged_lines_are_refused(line, tmp_path):
+LINES = (
+  *("{", "null", "[" * 100_000, '{"ids": [1], "texts": [], "labels": []}', '{"ids": 1}'),
+  *('{"ids": [1], "texts": [7], "labels": [[]]}', '{"ids": [1], "texts": ["a"], "labels": ["abc"]}'),
+  *('{"ids": ["1"], "texts": ["a"], "labels": [[]]}', '{"ids": [1], "texts": ["a"], "labels": [[5]]}'),
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_damaged_lines_are_refused_each_time(line, tmp_path):
   path = tmp_path / "learnt.jsonl"
-  path.write_text(f"{line}\n")
-  with pytest.raises(UserError, match=r"learnt\.jsonl, line 1: not readable"):
+  journal = Journal(path)
+  journal.append(BATCHES[0])
+  path.write_text(f"{path.read_text()}{line}\n")
+  for _ in range(2):
+    with pytest.raises(UserError, match=r"learnt\.jsonl, line 2: not readable"):
+      journal.reread()
+  assert journal.batches == BATCHES[:1] and journal.next_id == 2
+
+
+def test_what_is_no_plain_file_is_refused(tmp_path):
+  path, outside = tmp_path / "learnt.jsonl", tmp_path / "outside"
+  journal = Journal(path)
+  outside.write_text("precious")
+  path.symlink_to(outside)
+  for change in (journal.reread, lambda: journal.append(BATCHES[0]), lambda: journal.replace(BATCHES)):
+    with pytest.raises(UserError, match=r"learnt\.jsonl"):
+      change()
+  path.unlink()
+  path.mkdir()
+  with pytest.raises(UserError, match="expected a plain file"):
     Journal(path)
+  assert outside.read_text() == "precious"
+
+
+def test_all_that_was_learnt_of_a_text_is_forgotten(workdir):
+  model = xmc_jax.Model.load(workdir)
+  before = answers(model)
+  model.learn([NEW, "other", NEW], [[model.keys[7]], [model.keys[8]], [model.keys[9]]])
+  model.learn([NEW, "other"], [[model.keys[10]], [model.keys[11]]])
+  assert voted(model, NEW) == [10] == voted(xmc_jax.Model.load(workdir), NEW)
+  assert answers(model, [NEW, "other"]) == answers(xmc_jax.Model.load(workdir), [NEW, "other"])
+  model.unlearn([3])
+  assert NEW not in (workdir / "learnt.jsonl").read_text() and voted(model, NEW) == []
+  model.unlearn([1])
+  assert answers(model) == before
+
+
+def test_labels_that_were_added_are_not_learnt(workdir):
+  model = xmc_jax.Model.load(workdir, scores="hybrid", add_labels={"k9": "zorn"})
+  model.learn([NEW], [[model.keys[7]]])
+  with pytest.raises(UserError, match="labels that the run lacks: 1, such as 'k9'"):
+    model.learn([NEW], [["k9"]])
+  (ids,), *_ = model.predict([NEW], 61, include=["k9", model.keys[7]])
+  assert sorted(ids[ids >= 0].tolist()) == [7, 60] and ids[0] == 7
+
+
+def test_files_that_depend_on_it(workdir, tmp_path):
+  """A prediction that is continued begins anew if more was learnt; combined runs leave it behind."""
+  (tmp_path / "texts.txt").write_text("a\n")
+  model = xmc_jax.Model.load(workdir)
+  before = predict._identity(workdir, model.step, str(tmp_path / "texts.txt"), [])
+  model.learn([NEW], [[model.keys[7]]])
+  assert predict._identity(workdir, model.step, str(tmp_path / "texts.txt"), []) != before
+  assert "learnt.jsonl" in combine._LEFT_OUT and "learnt.jsonl" in files._NEEDED
+
+
+def test_several_processes_do_not_learn_together(trained, monkeypatch):
+  model = xmc_jax.Model.load(trained)
+  monkeypatch.setattr(runtime, "is_alone", lambda: False)
+  with pytest.raises(UserError, match="several processes cannot learn together"):
+    model.learn(["a"], [[]])
 
 
 def test_from_the_command_line(workdir, tmp_path, capsys):
@@ -186,13 +261,19 @@ def test_from_the_command_line(workdir, tmp_path, capsys):
   (tmp_path / "new.csv").write_text(f'text,labels\n{NEW},"{key}"\nb c,"{key}"\n')
   commands.learn(workdir, str(tmp_path / "new.csv"))
   assert "learnt: 2 texts, numbers 0 to 1; predictions of this run use them" in capsys.readouterr().out
+  (tmp_path / "none.csv").write_text(f'text,labels\n{NEW},\nsuss,"{key}"\n')
+  commands.learn(workdir, str(tmp_path / "none.csv"))
+  printed = capsys.readouterr()
+  assert "learnt: 1 text, numbers 2 to 2" in printed.out and "1 text without a label left out" in printed.err
+  commands.learn(workdir, "", unlearn=[2])
+  assert "forgotten: 1 text\n" in capsys.readouterr().out
   assert xmc_jax.Model.load(workdir).predict([NEW], 1)[0][0, 0] == 7
   (tmp_path / "bad.csv").write_text(f'text,labels\nb,"{key}"\nc,nix\n')
   with pytest.raises(UserError, match=r"bad\.csv: labels that the run lacks: 1 \('nix'\), in 1 of 2"):
     commands.learn(workdir, str(tmp_path / "bad.csv"))
   commands.learn(workdir, "", unlearn=[1])
-  assert "forgotten: 1 texts" in capsys.readouterr().out
+  assert "forgotten: 1 text\n" in capsys.readouterr().out
   commands.learn(workdir, "")
-  assert "forgotten: the 1 texts that were learnt last" in capsys.readouterr().out
+  assert "forgotten: 1 text, learnt last" in capsys.readouterr().out
   with pytest.raises(UserError, match=r"nowhere\.csv: no such file"):
     commands.learn(workdir, "nowhere.csv")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_collections
+import numpy as np
 
 from xmc_jax import config as configs
 from xmc_jax import data, methods
@@ -153,21 +154,31 @@ def learn(
   if source:
     formats.refuse_missing(path, "--input")
   run = runs.reopen(workdir)
-  model = Model(run.trained())
+  model = Model(run.trained(), "hybrid")
   if unlearn:
     model.unlearn(unlearn)
-    return show(f"forgotten: {len(set(unlearn)):,} texts")
+    return show(f"forgotten: {_texts(len(set(unlearn)))}")
   if not source:
-    return show(f"forgotten: the {model.undo():,} texts that were learnt last")
+    return show(f"forgotten: {_texts(model.undo())}, learnt last")
   with tempfile.TemporaryDirectory() as folder:
-    data_with = run.with_test_rows(path, pathlib.Path(folder), reading, refuse_unknown=True).dataset
-    keys, truth = data_with.label_keys, data_with.test.truth
-    labels = [[keys[label] for label in row.indices] for row in truth]
-    numbers = model.learn(list(data_with.test.texts), labels)
+    given = {"unknown_labels": "refuse", **(reading or {})}
+    dataset = run.with_test_rows(path, pathlib.Path(folder), given, refuse_unknown=True).dataset
+    truth = dataset.test.unfiltered_positives
+    rows = np.flatnonzero(np.diff(truth.indptr))
+    if not len(rows):
+      raise UserError(f"{path}: no text has a label")
+    labels = [[dataset.label_keys[int(label)] for label in truth[row].indices] for row in rows]
+    numbers = model.learn(list(dataset.test.texts[rows]), labels)
+    if left := len(dataset.test) - len(rows):
+      say(f"note: {_texts(left)} without a label left out")
   show(
-    f"learnt: {len(numbers):,} texts, numbers {numbers[0]} to {numbers[-1]}; predictions of this run use "
+    f"learnt: {_texts(len(numbers))}, numbers {numbers[0]} to {numbers[-1]}; predictions of this run use "
     "them from now on, and --undo takes them back"
   )
+
+
+def _texts(count: int) -> str:
+  return f"{count:,} text{'s' * (count != 1)}"
 
 
 def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:

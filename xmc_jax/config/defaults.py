@@ -26,9 +26,12 @@ _LABELLED_FILES = (
   "vocabulary",
   "label_text",
   "label_parent",
-  "unknown_labels",
 )
-READS_INPUT = {"predict": _POINT_FILES, "evaluate": _LABELLED_FILES, "learn": _LABELLED_FILES}
+READS_INPUT = {
+  "predict": _POINT_FILES,
+  "evaluate": (*_LABELLED_FILES, "unknown_labels"),
+  "learn": _LABELLED_FILES,
+}
 """Names the keys of config.data that read --input, by the mode."""
 _CHIPS = ("a100_40", "a100_80", "h100", "h200", "v5e", "v5p", "v6e")
 

@@ -93,9 +93,7 @@ def with_test_rows(
   other = load(path, tokenizer=tokenizer, max_length=max_length, cache_dir=folder, **options)
   rows = other.test if len(other.test) else other.train
   columns = _columns(dataset, other)
-  unknown = _unknown(path, dataset, other, rows.truth, columns)
-  if refuse_unknown and unknown:
-    raise DataError(f"{path}: {unknown[0].replace(' are left out', '')}")
+  unknown = _unknown(path, dataset, other, rows.truth, columns, refuse_unknown)
   known = np.flatnonzero(columns >= 0)
   shape = other.num_labels, dataset.num_labels
   mapping = sp.csr_matrix((np.ones(len(known), np.float32), (known, columns[known])), shape)
@@ -132,9 +130,12 @@ def _columns(dataset: Dataset, other: Dataset) -> np.ndarray:
 
 
 def _unknown(
-  path: Path, dataset: Dataset, other: Dataset, truth: sp.csr_matrix, columns: np.ndarray
+  path: Path, dataset: Dataset, other: Dataset, truth: sp.csr_matrix, columns: np.ndarray, refuse: bool
 ) -> list[str]:
-  """Returns a note on labels that the data set lacks, if there are any; refuses rows that have no others."""
+  """Returns a note on labels that the data set lacks, if there are any.
+
+  Refuses them, if `refuse` is set, and else rows that have no others.
+  """
   counts = np.bincount(truth.indices, minlength=other.num_labels)
   unknown = np.flatnonzero((counts > 0) & (columns < 0))
   if not len(unknown):
@@ -147,4 +148,7 @@ def _unknown(
     )
   shown += ", ..." * (len(unknown) > 3)
   pairs = f"{counts[unknown].sum():,} of {counts.sum():,} label pairs"
-  return [f"labels that the run lacks are left out: {len(unknown):,} ({shown}), in {pairs}"]
+  such = f"{len(unknown):,} ({shown}), in {pairs}"
+  if refuse:
+    raise DataError(f"{path}: labels that the run lacks: {such}")
+  return [f"labels that the run lacks are left out: {such}"]

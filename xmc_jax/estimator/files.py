@@ -12,7 +12,7 @@ from xmc_jax.storage import atomic, run_folder
 # What prediction needs of a run's folder, apart from its parameters.
 _NEEDED = (
   *("config.json", "chunks.json", "data", "encoder", "tokenizer.json"),
-  *(run_folder.COMBINED, *run_folder.RANKING_FILES),
+  *(run_folder.COMBINED, run_folder.LEARNT, *run_folder.RANKING_FILES),
 )
 
 

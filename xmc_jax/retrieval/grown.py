@@ -12,12 +12,11 @@ from xmc_jax.retrieval.combined import CombinedRetriever
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import TextTable, Words
 from xmc_jax.retrieval.memory import log_frequency
-from xmc_jax.retrieval.search import Ranking, best_of
-from xmc_jax.retrieval.sources import Queries, Retriever
+from xmc_jax.retrieval.search import Ranking, best_of, padding
+from xmc_jax.retrieval.sources import Retriever, finite
 
-_SPARE = 1000  # rows that count no more; with more of them near a query, too few others are found
+_LEAST_SPARE, _SPARE = 64, 1024  # rows searched in place of those that count no more
 _BLOCK = 1024  # queries compared with new rows at a time
-_ALIKE, _SAME = 64, 0.999  # nearest queries that may have the same text, and the least cosine of such
 _Table = TypeVar("_Table", np.ndarray, sp.csr_matrix)
 
 
@@ -36,7 +35,7 @@ class Rows(NamedTuple):
 
 
 class Stacked(Generic[_Table]):
-  """Holds a table with more rows below it, without a copy; `stacked[ids]` are rows of both."""
+  """Holds a table with more rows below it, without a copy; `stacked[ids]` are rows of both, from 0."""
 
   def __init__(self, first: _Table, second: _Table):
     self.first: _Table = first
@@ -68,7 +67,7 @@ class Stacked(Generic[_Table]):
 
 
 class StackedTexts(Sequence[str]):
-  """Holds texts, and more after them."""
+  """Holds texts, and more after them; rows count from 0."""
 
   def __init__(self, first: Sequence[str], second: Sequence[str]):
     self._first, self._second = first, second
@@ -101,6 +100,9 @@ class Nearest:
 
   def __init__(self, index: Index | None, points: Stacked, counts: np.ndarray):
     self._index, self.points, self.counts = index, points, counts
+    num_gone = int(np.count_nonzero(~counts[: len(points.first)]))
+    # A power of two: each depth is compiled, or tuned, anew.
+    self._spare = min(max(_LEAST_SPARE, 1 << (num_gone - 1).bit_length()), _SPARE) if num_gone else 0
 
   def grown(self, vectors: np.ndarray, gone: np.ndarray) -> "Nearest":
     """Returns a search of more rows `[n, D]`; those of the ids `gone` count no more."""
@@ -111,8 +113,9 @@ class Nearest:
   def search(self, queries: np.ndarray, k: int) -> Ranking:
     """Returns the k nearest rows of each query, as `Index.search` does."""
     num_first = len(self.points.first)
-    spare = min(int(np.count_nonzero(~self.counts)), _SPARE)
-    parts = [self._index.search(queries, min(k + spare, num_first))] if self._index else []
+    parts = [padding(len(queries), 0)]
+    if self._index:
+      parts.append(self._index.search(queries, min(k + self._spare, num_first)))
     if len(self.points.second):
       starts = range(0, len(queries), _BLOCK)
       blocks = [self._best_new(queries[start : start + _BLOCK], k) for start in starts]
@@ -132,21 +135,23 @@ class _Texts:
   """Finds texts as a `TextTable` and one of new texts do, without those that count no more."""
 
   def __init__(self, first: TextTable, second: TextTable, counts: np.ndarray):
-    self.first, self.second, self._counts = first, second, counts
+    self.first, self.second = first, second
+    self._counts = None if counts.all() else counts
     self.vectors = Stacked(first.vectors, second.vectors)
 
   def cosines(self, queries: sp.csr_matrix) -> sp.csr_matrix:
     """Returns the same as `TextTable.cosines`, for all texts."""
     found = sp.hstack([self.first.cosines(queries), self.second.cosines(queries)], "csr")
-    found.data *= self._counts[found.indices]
+    if self._counts is not None:
+      found.data *= self._counts[found.indices]
     return found
 
 
 def with_rows(retriever: Retriever, rows: Rows, gone: np.ndarray) -> Retriever:
   """Returns a retriever that remembers more training queries, and forgets some.
 
-  It shares all indexes with `retriever`, which stays as it is; new queries are searched exactly. The weights
-  of words stay as they are.
+  It shares all indexes with `retriever`, which stays as it is; new rows are searched exactly. The weights of
+  words stay as they are, and which words are too common to be searched for.
 
   Args:
     retriever: remembers N queries.
@@ -157,43 +162,39 @@ def with_rows(retriever: Retriever, rows: Rows, gone: np.ndarray) -> Retriever:
     return _grown(retriever, rows, gone)
   ends = np.cumsum([one.points.shape[1] for one in retriever.by_encoder.values()])
   parts = np.split(rows.vectors, ends[:-1], axis=1)
-  grown, words = copy.copy(retriever), None
+  grown = copy.copy(retriever)
   by_encoder: dict[str, Retriever] = {}
   for (name, one), part in zip(retriever.by_encoder.items(), parts):
-    by_encoder[name] = _grown(one, rows._replace(vectors=part), gone, words)
-    words = by_encoder[name].words
+    first = next(iter(by_encoder.values()), None)
+    by_encoder[name] = _grown(one, rows._replace(vectors=part), gone, first)
   vars(grown).update(vars(next(iter(by_encoder.values()))), _by_encoder=by_encoder)
   return grown
 
 
-def rows_of(retriever: Retriever, queries: Queries) -> np.ndarray:
-  """Returns the ids of the remembered queries with one of these texts: they are among the nearest."""
-  first = next(iter(retriever.by_encoder.values()))
-  if not first.nearest or not len(queries.texts):
-    return np.zeros(0, np.int64)
-  unit = unit_rows(np.nan_to_num(queries.vectors[:, : first.points.shape[1]]))
-  ids, scores = first.nearest.search(unit, min(_ALIKE, len(first.points)))
-  texts, found = first.corpus.point_texts, set()
-  for query, number in zip(*np.nonzero((scores > _SAME) | ~unit.any(axis=1, keepdims=True))):
-    row = int(ids[query, number])
-    if row >= 0 and texts[row] == queries.texts[int(query)]:
-      found.add(row)
-  return np.array(sorted(found), np.int64)
-
-
-def _grown(retriever: Retriever, rows: Rows, gone: np.ndarray, words: Words | None = None) -> Retriever:
+def _grown(retriever: Retriever, rows: Rows, gone: np.ndarray, first: Retriever | None = None) -> Retriever:
+  """Returns one encoder's retriever; texts, votes and words are shared with that of the first encoder."""
   grown, corpus, near = copy.copy(retriever), retriever.corpus, retriever.nearest
   if not isinstance(near, Nearest):
     near = Nearest(near, _stacked(retriever.points), np.ones(len(retriever.points), bool))
-  near = near.grown(unit_rows(np.nan_to_num(rows.vectors)), gone)
+  grown.nearest = near = near.grown(unit_rows(finite(rows.vectors)), gone)
+  grown.points = near.points
+  if first:
+    shared = {"truth": first.corpus.truth, "point_texts": first.corpus.point_texts}
+    grown.corpus, grown.words, grown.log_frequency = (
+      corpus._replace(**shared),
+      first.words,
+      first.log_frequency,
+    )
+    return grown
   truth = sp.vstack([corpus.truth, rows.truth], "csr", corpus.truth.dtype)
-  truth.data *= np.repeat(near.counts, np.diff(truth.indptr))
-  truth.eliminate_zeros()
-  grown.nearest, grown.points, grown.log_frequency = near, near.points, log_frequency(truth)
+  if len(gone):
+    truth.data *= np.repeat(near.counts, np.diff(truth.indptr))
+    truth.eliminate_zeros()
   known = corpus.point_texts
   texts = known if isinstance(known, StackedTexts) else StackedTexts(known, [])
   grown.corpus = corpus._replace(truth=truth, point_texts=texts.followed_by(rows.texts))
-  grown.words = words or _with_words(retriever.words, rows.texts, near.counts)
+  grown.words = _with_words(retriever.words, rows.texts, near.counts)
+  grown.log_frequency = log_frequency(truth)
   return grown
 
 
@@ -202,7 +203,7 @@ def _with_words(words: Words, texts: Sequence[str], counts: np.ndarray) -> Words
   first = table.first if isinstance(table, _Texts) else table
   vectors = table.vectors if isinstance(table, _Texts) else _stacked(table.vectors)
   more = vectors.below(words.lexicon.vectors(texts))
-  grown.points = _Texts(first, TextTable(more.second), counts)
+  grown.points = _Texts(first, TextTable(more.second, first.searched), counts)
   return grown
 
 

@@ -100,10 +100,6 @@ class HybridRanker:
     """Returns a ranker that remembers more training queries, and forgets some; see `grown.with_rows`."""
     return HybridRanker(grown.with_rows(self._retriever, rows, gone), self._model)
 
-  def rows_of(self, queries: Queries) -> np.ndarray:
-    """Returns the ids of the training queries in the memory that have one of these texts."""
-    return grown.rows_of(self._retriever, queries)
-
   def _probabilities(self, found: Candidates) -> np.ndarray:
     real, out = found.ids >= 0, np.full(found.ids.shape, -np.inf, np.float32)
     out[real] = self._model.probabilities(found.features[real])

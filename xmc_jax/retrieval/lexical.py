@@ -146,15 +146,20 @@ class TextTable:
 
   Args:
     vectors: CSR `[n, V]`, as `Lexicon.vectors` makes them.
+    searched: `[V]` bool, the words to search for; None is all but the most common.
+
+  Attributes:
+    vectors, searched: as given; or None, if all words are searched for.
   """
 
-  def __init__(self, vectors: sp.csr_matrix):
-    self.vectors = vectors
-    by_word, self._searched = vectors.tocsc(), None
+  def __init__(self, vectors: sp.csr_matrix, searched: np.ndarray | None = None):
+    self.vectors, self.searched = vectors, searched
+    by_word = vectors.tocsc()
     counts = np.diff(by_word.indptr)
-    if counts.max(initial=0) > _MOST_TEXTS:
-      self._searched = counts <= _MOST_TEXTS
-      by_word.data *= np.repeat(self._searched, counts)
+    if searched is None and counts.max(initial=0) > _MOST_TEXTS:
+      self.searched = counts <= _MOST_TEXTS
+    if self.searched is not None:
+      by_word.data *= np.repeat(self.searched, counts)
       by_word.eliminate_zeros()
     self._by_word = by_word.T.tocsr()
 
@@ -167,8 +172,8 @@ class TextTable:
 
   def cosines_of(self, queries: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
     """Returns these cosines `[m, c]` only for the texts `ids`, faster than `cosines`."""
-    if self._searched is not None:
-      searched = queries.data * self._searched[queries.indices]
+    if self.searched is not None:
+      searched = queries.data * self.searched[queries.indices]
       queries = sp.csr_matrix((searched, queries.indices, queries.indptr), queries.shape)
     return cosines_at(queries, self.vectors, ids)
 

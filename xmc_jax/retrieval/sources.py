@@ -98,8 +98,8 @@ class Retriever:
   def __init__(
     self, corpus: Corpus, *, backend: str = "exact", devices: Mesh | None = None, words: Words | None = None
   ):
-    by_scorer = {name: _finite(vectors) for name, vectors in corpus.label_vectors.items()}
-    self.points: Any = unit_rows(_finite(corpus.point_vectors))
+    by_scorer = {name: finite(vectors) for name, vectors in corpus.label_vectors.items()}
+    self.points: Any = unit_rows(finite(corpus.point_vectors))
     # Keeps only one copy of the points, as there may be millions.
     self.corpus = corpus = corpus._replace(label_vectors=by_scorer, point_vectors=self.points[:0])
     index = functools.partial(Index, backend=backend, devices=devices, patience=50)
@@ -132,7 +132,7 @@ class Retriever:
       size: queries in a block.
       exclude: CSR `[n, L]` pairs that are no candidates; None for none.
     """
-    vectors = _finite(queries.vectors)
+    vectors = finite(queries.vectors)
     queries = queries._replace(vectors=with_bias_column(vectors, len(self._used["encoder"])))
     ranked, some_ids = {}, {}
     for name, index in self._labels.items():
@@ -291,7 +291,7 @@ def source_names(scorers: Iterable[str]) -> tuple[str, ...]:
   return tuple(name for name in SOURCES if name != "classifier" or name in scorers)
 
 
-def _finite(vectors: np.ndarray) -> np.ndarray:
+def finite(vectors: np.ndarray) -> np.ndarray:
   """Returns the vectors, with zeros in place of every vector that is not finite."""
   with np.errstate(invalid="ignore"):
     usable = np.isfinite(vectors.sum(axis=1, dtype=np.float64))

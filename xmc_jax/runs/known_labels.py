@@ -16,7 +16,7 @@ from xmc_jax.runs.run import Run
 
 
 class KnowsLabels:
-  """Is the part of a `Model` that tells of its labels."""
+  """Is a mixin of `Model`: keys, names and filters of labels."""
 
   _run: Run
   _scores: str

@@ -106,7 +106,7 @@ class Model(KnowsLabels):
   @functools.cached_property
   def _learner(self) -> Learner:
     opened = ranking.hybrid if self._chosen == "hybrid" else ranking.sources
-    return Learner(self._run.workdir, self._run.dataset, self.embed, opened(self._trained))
+    return Learner(self._run.workdir, self._run.dataset, self.embed, lambda: opened(self._trained))
 
   @property
   def _sources(self) -> HybridRanker:
@@ -230,7 +230,9 @@ class Model(KnowsLabels):
     return self._to_learn().undo()
 
   def unlearn(self, ids: Iterable[int]) -> None:
-    """Forgets texts for good that `learn` returned these numbers for; no file has them any more.
+    """Forgets for good the texts that `learn` returned these numbers for, with all that was learnt of them.
+
+    A training text that they corrected has its own labels again.
 
     Raises:
       UserError: a number is unknown; or as `learn`.
@@ -240,7 +242,6 @@ class Model(KnowsLabels):
   def _to_learn(self) -> Learner:
     if not self._takes_filters:
       raise UserError(f"scores of the method alone ({self._chosen}) remember nothing; give --scores=hybrid")
-    self.open()
     return self._learner
 
   def warm(self, num_texts: int, depths: Sequence[int] = (10,)) -> None:

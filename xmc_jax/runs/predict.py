@@ -243,7 +243,9 @@ def _identity(workdir: pathlib.Path, step: int, source: str, settings: list[obje
   folders = run_folder.BEST, run_folder.NEWEST, f"{run_folder.REFIT}/{run_folder.BEST}"
   of_step = (workdir / folder / str(step) / checksums.FILE_NAME for folder in folders)
   read = [
-    path for path in (*of_step, *(workdir / name for name in run_folder.RANKING_FILES)) if path.exists()
+    path
+    for path in (*of_step, *(workdir / name for name in (*run_folder.RANKING_FILES, run_folder.LEARNT)))
+    if path.exists()
   ]
   stats = map(os.stat, documents.files_of(pathlib.Path(source)))
   sizes, times = zip(*((stat.st_size, stat.st_mtime_ns) for stat in stats))

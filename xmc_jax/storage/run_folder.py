@@ -12,6 +12,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   refit/          the training on all rows, if `train.refit` is set: its own checkpoints, metrics and best
   metrics.jsonl   one line per reading
   hybrid.json     how sources are joined; memory.npy: embedded training points; fusion.npz: joined scorers
+  learnt.jsonl    labelled texts that the run learnt after its training
   report/  predictions/
   members/        combined runs alone: a folder like this one for each, beside combined.json, their names
 """
@@ -43,6 +44,7 @@ NEWEST, BEST = "checkpoints", "best"
 GRAPHS, REFIT, LAST = "graphs", "refit", "last"
 MEMBERS, COMBINED = "members", "combined.json"
 VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
+LEARNT = "learnt.jsonl"
 MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY = "memory.npy", "hybrid.json", "key_weight.json", "frequency.json"
 RANKING_FILES = (FUSION, MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY)  # computed from trained parameters
 _TOKENIZER, _ENCODER = "tokenizer.json", "encoder"

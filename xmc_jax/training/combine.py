@@ -23,7 +23,7 @@ from xmc_jax.storage import atomic, locks, path_safety, run_folder, whole_folder
 from xmc_jax.training import test_table
 
 _COMBINES = "combines runs in this folder; wait for it, or stop it"
-_LEFT_OUT = ("tensorboard", "export", run_folder.LAST)
+_LEFT_OUT = ("tensorboard", "export", run_folder.LAST, run_folder.LEARNT)
 _MAY_DIFFER = ("tokens", "tokenizer", "graph.")  # in names of prepared files
 
 
