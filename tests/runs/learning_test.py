@@ -94,6 +94,7 @@ def voted(model, text):
     (["a"], [["nix", "l0"]], "labels that the run lacks: "),
     (["a", "b"], [["l0"]], "labels: expected a list of labels for each of the 2 texts"),
     (["a"], ["l0"], "labels: expected a list of labels for each of the 1 texts"),
+    (["a"], [None], "labels: expected a list of labels for each of the 1 texts"),
     (["a"], [[5]], "labels: expected keys or names, found 5"),
     ("a", [["l0"]], "texts must be a list of str"),
   ],

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -48,6 +48,7 @@ class Learner:
   ):
     self._workdir, self._dataset, self._embed, self._open_base = workdir, dataset, embed, base
     self._journal = Journal(workdir / run_folder.LEARNT)
+    self._base: HybridRanker | None = None
     self._remembered: _Remembered | None = None
     self._vectors: dict[str, np.ndarray] = {}
     self._own_hashes: np.ndarray | None = None
@@ -96,7 +97,13 @@ class Learner:
     self._journal.replace([batch for batch in batches if batch.ids])
     left = {text for batch in self._journal.batches for text in batch.texts}
     self._vectors = {text: vector for text, vector in self._vectors.items() if text in left}
-    self._remembered = self._replayed() if self._remembered else None
+    self._replay()
+
+  def _replay(self) -> None:
+    """Lets a ranker that is open have what the journal has now; it is opened anew if that fails."""
+    if self._remembered:
+      self._remembered = None
+      self._remembered = self._replayed()
 
   @contextlib.contextmanager
   def _locked(self) -> Iterator[None]:
@@ -104,8 +111,8 @@ class Learner:
     if not runtime.is_alone():
       raise UserError("several processes cannot learn together; learn with one")
     with locks.in_use(self._workdir, _LOCK, _LEARNS):
-      if self._journal.reread() and self._remembered:
-        self._remembered = self._replayed()
+      if self._journal.reread():
+        self._replay()
       yield
 
   @functools.cached_property
@@ -115,7 +122,9 @@ class Learner:
   def _known_keys(self, texts: Sequence[str], labels: Sequence[Iterable[str]]) -> list[list[str]]:
     """Returns the keys of labels, which may be named by key, name or notation; refuses unknown ones."""
     check_texts(texts)
-    if len(texts) != len(labels) or any(isinstance(of_text, str) for of_text in labels):
+    if len(texts) != len(labels) or any(
+      isinstance(of_text, str) or not isinstance(of_text, Iterable) for of_text in labels
+    ):
       raise UserError(f"labels: expected a list of labels for each of the {len(texts):,} texts")
     named = [list(of_text) for of_text in labels]
     if wrong := [label for of_text in named for label in of_text if not isinstance(label, str)]:
@@ -131,8 +140,8 @@ class Learner:
 
   def _replayed(self) -> "_Remembered":
     """Returns the run's own ranker with all batches."""
-    base = self._remembered.base if self._remembered else self._open_base()
-    own, batches = _Remembered(base, base, {}), self._journal.batches
+    self._base = self._base or self._open_base()
+    own, batches = _Remembered(self._base, {}), self._journal.batches
     texts = [text for batch in batches for text in batch.texts]
     labels = [of_text for batch in batches for of_text in batch.labels]
     return self._with(own, Batch(range(len(texts)), texts, labels)) if texts else own
@@ -144,14 +153,13 @@ class Learner:
     ids = [[id_of[key] for key in dict.fromkeys(of_text) if key in id_of] for of_text in batch.labels]
     known = [row for row in sorted(last.values()) if ids[row] or not batch.labels[row]]
     texts = [batch.texts[row] for row in known]
-    gone = [before.rows[text] for text in texts if text in before.rows] + self._own_rows(before.base, texts)
+    gone = [before.rows[text] for text in texts if text in before.rows] + self._own_rows(texts)
     kept = [row for row in known if ids[row]]
     new = [batch.texts[row] for row in kept]
     first = len(before.ranker.point_texts)
-    rows = {text: row for text, row in before.rows.items() if text not in last}
-    rows |= {text: first + number for number, text in enumerate(new)}
+    rows = before.rows | {text: first + number for number, text in enumerate(new)}
     learnt = Rows(self._embedded(new), new, self._truth([ids[row] for row in kept]))
-    return _Remembered(before.base, before.ranker.remembering(learnt, np.array(gone, np.int64)), rows)
+    return _Remembered(before.ranker.remembering(learnt, np.array(gone, np.int64)), rows)
 
   def _ids_of(self, keys: set[str]) -> dict[str, int]:
     """Returns the labels that have these keys; one that was added for an earlier process may be missing."""
@@ -169,13 +177,13 @@ class Learner:
       self._vectors |= dict(zip(missing, self._embed(missing)))
     return np.stack([self._vectors[text] for text in texts])
 
-  def _own_rows(self, base: HybridRanker, texts: Sequence[str]) -> list[int]:
+  def _own_rows(self, texts: Sequence[str]) -> list[int]:
     """Returns the rows of the run's own memory with one of these texts."""
+    own, wanted = cast(HybridRanker, self._base).point_texts, set(texts)
     if self._own_hashes is None:
-      self._own_hashes = np.fromiter(map(hash, base.point_texts), np.int64, len(base.point_texts))
+      self._own_hashes = np.fromiter(map(hash, own), np.int64, len(own))
     alike = np.flatnonzero(np.isin(self._own_hashes, list(map(hash, texts)))).tolist()
-    wanted = set(texts)
-    return [row for row in alike if base.point_texts[row] in wanted]
+    return [row for row in alike if own[row] in wanted]
 
   def _truth(self, ids: Sequence[Sequence[int]]) -> sp.csr_matrix:
     indptr = np.concatenate([[0], np.cumsum(list(map(len, ids)), dtype=np.int64)])
@@ -185,8 +193,7 @@ class Learner:
 
 
 class _Remembered(NamedTuple):
-  """Holds the run's own ranker, the one that remembers more, and the latter's row of each learnt text."""
+  """Holds a ranker, and its row of each learnt text."""
 
-  base: HybridRanker
   ranker: HybridRanker
   rows: dict[str, int]
