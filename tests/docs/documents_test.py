@@ -207,6 +207,7 @@ def place(tmp_path_factory):
     (folder / name).write_text("a window manager\n\nfor X11\n")
   (folder / "new.csv").write_text("id,title\nfirst,a window manager for X11\n")
   (folder / "2026.csv").write_text("title,labels\na window manager for X11,0\n")
+  (folder / "corrected.csv").write_text("title,labels\na window manager for X11,0\na new text,1\n")
   (folder / "new_labels.csv").write_text("key,name\nn1,desktop things\n")
   rows = "a window manager for X11,desktop;x11\nplays music,audio\n" * 5
   (folder / "train.csv").write_text(f"title,labels\n{rows}")
