@@ -19,14 +19,7 @@ SOURCES = {
 METRICS = ("P@1", "P@3", "P@5", "nDCG@1", "nDCG@3", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@100")
 """Names the metrics of the test table, one of which `eval.metric` names to choose the best epoch by."""
 _POINT_FILES = ("text", "label_column", "encoding", "quoting")
-_LABELLED_FILES = (
-  *_POINT_FILES,
-  "label_separator",
-  "label_file",
-  "vocabulary",
-  "label_text",
-  "label_parent",
-)
+_LABELLED_FILES = (*_POINT_FILES, "label_separator", "label_file", "vocabulary", "label_text", "label_parent")
 READS_INPUT = {
   "predict": _POINT_FILES,
   "evaluate": (*_LABELLED_FILES, "unknown_labels"),

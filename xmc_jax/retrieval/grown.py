@@ -50,8 +50,6 @@ class Stacked(Generic[_Table]):
     is_new: np.ndarray = np.asarray(ids) >= num_first
     if not is_new.any():
       return self.first[ids]
-    if is_new.all():
-      return self.second[ids - num_first]
     old, new = self.first[ids[~is_new]], self.second[ids[is_new] - num_first]
     if sp.issparse(old):
       places = np.argsort(np.concatenate([np.flatnonzero(~is_new), np.flatnonzero(is_new)]))

@@ -91,10 +91,11 @@ def add_routes(api: FastAPI, worker: ModelWorker, name: str) -> None:
   async def detect_language(body: LanguageRequest) -> Response:
     """Returns the probability of each language for a text; that of all others as null, as Annif does."""
     known = {language: _SAME.get(language, language) for language in body.languages}
-    if unknown := set(known.values()) - set(_identifier().labels):
+    identifier = await asyncio.to_thread(_identifier)  # the first time it is read from a file
+    if unknown := set(known.values()) - set(identifier.labels):
       raise HTTPException(422, f"unsupported candidate languages: {', '.join(sorted(unknown))}")
     text = body.text.strip()[:_BEGINNING]
-    shares = await asyncio.to_thread(lambda: dict(_identifier().rank(text))) if text else {}
+    shares = dict(await asyncio.to_thread(identifier.rank, text)) if text else {}
     found: dict[str | None, float] = {language: shares.get(of, 0.0) for language, of in known.items()}
     found[None] = max(1 - sum(found.values()), 0.0)
     best_first = sorted(found.items(), key=lambda one: -one[1])
