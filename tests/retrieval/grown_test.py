@@ -120,6 +120,42 @@ def test_a_retriever_without_points_learns_its_first(corpus, queries):
   np.testing.assert_array_equal(ranker(found).rank(queries, K).ids, ranker(wanted).rank(queries, K).ids)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_new_labels_are_ranked_as_if_they_had_been_there(queries, known):
+  """Also where pairs are excluded, or few may be answers; without vectors, by words and votes alone."""
+  corpus = made_corpora.corpus(L, N)
+  by = dict(corpus.label_vectors)
+  by["classifier"][30:] = 0
+  by["encoder"][30:] *= known
+  few = {name: vectors[:30] for name, vectors in by.items()}
+  first = cut(corpus, 0, 90)._replace(label_vectors=few, label_texts=corpus.label_texts[:30])
+  own = Retriever(first._replace(truth=first.truth[:, :30]))
+  before = ranker(own).rank(queries, K)
+  more = own
+  for start, end in ((30, 32), (32, 40)):  # the second is more than a tenth
+    vectors = by["encoder"][start:end] if known else None
+    more = grown.with_labels(more, {"": vectors}, corpus.label_texts[start:end])
+  more = grown.with_rows(more, grown.Rows(*cut(corpus, 90, N)[1:4:2], corpus.truth[90:]), np.array([4]))
+  truth = corpus.truth.tolil()
+  truth[:90, 30:] = 0
+  left = np.setdiff1d(np.arange(N), [4])
+  texts = [corpus.point_texts[row] for row in left]
+  words = Words(first.point_texts, first.label_texts)
+  words.points, words.labels = (
+    TextTable(words.lexicon.vectors(part)) for part in (texts, corpus.label_texts)
+  )
+  wanted = corpus._replace(truth=truth.tocsr()[left], point_vectors=corpus.point_vectors[left])
+  wanted = Retriever(wanted._replace(point_texts=texts, label_vectors=by), words=words)
+  exclude = made_corpora.pairs(np.random.default_rng(3), (len(queries.texts), L), 0.1)
+  where = np.arange(L) % 3 > 0
+  for asked in (queries, queries._replace(where=where)):
+    one, other = (ranker(of).rank(asked, K, exclude) for of in (more, wanted))
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4)
+  assert (one.ids >= 30).any() and len(more.log_frequency) == L
+  np.testing.assert_array_equal(ranker(own).rank(queries, K).ids, before.ids)
+
+
 def test_a_row_that_is_not_finite_counts_as_zeros(corpus, queries):
   vectors = np.ones((1, corpus.point_vectors.shape[1]), np.float32)
   ranked = []
@@ -135,7 +171,8 @@ def test_the_search_is_deepened_in_few_steps(corpus, monkeypatch):
   """Each depth is compiled or tuned anew: rows that count no more change it seldom, and new ones never."""
   retriever, depths = Retriever(corpus), []
   search = retriever.nearest.search
-  monkeypatch.setattr(retriever.nearest, "search", lambda q, k: depths.append(k) or search(q, k))
+  monkeypatch.setattr(grown, "_MOST_NEW", 1.0)
+  monkeypatch.setattr(retriever.nearest, "search", lambda q, k, exclude: depths.append(k) or search(q, k))
   for number in range(70):
     rows = grown.Rows(corpus.point_vectors[:1], ["x"], corpus.truth[:1])
     retriever = grown.with_rows(retriever, rows, np.array([number, N + number - 1] if number else [0]))

@@ -1,23 +1,27 @@
-"""Lets a retriever remember more training queries, without indexing again what it has."""
+"""Lets a retriever remember more training queries, and rank more labels, without indexing again what it has.
+
+What is new is searched exactly, beside the indexes, until it is a tenth of all; then they are made anew.
+"""
 
 import copy
-from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax.ops.unit_rows import unit_rows
+from xmc_jax.ops.unit_rows import finite, unit_rows
 from xmc_jax.retrieval.combined import CombinedRetriever
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import TextTable, Words
 from xmc_jax.retrieval.memory import log_frequency
 from xmc_jax.retrieval.search import Ranking, best_of, padding
-from xmc_jax.retrieval.sources import Retriever, finite
+from xmc_jax.retrieval.sources import Retriever
 
+_MOST_NEW = 0.1  # of all rows, without an index
 _LEAST_SPARE, _SPARE = 64, 1024  # rows searched in place of those that count no more
 _BLOCK = 1024  # queries compared with new rows at a time
-_Table = TypeVar("_Table", np.ndarray, sp.csr_matrix)
 
 
 class Rows(NamedTuple):
@@ -34,34 +38,27 @@ class Rows(NamedTuple):
   truth: sp.csr_matrix
 
 
-class Stacked(Generic[_Table]):
-  """Holds a table with more rows below it, without a copy; `stacked[ids]` are rows of both, from 0."""
+class Stacked:
+  """Holds vectors with more below them, without a copy; `stacked[ids]` are rows of both, from 0."""
 
-  def __init__(self, first: _Table, second: _Table):
-    self.first: _Table = first
-    self.second: _Table = second
-    self.shape = (first.shape[0] + second.shape[0], *first.shape[1:])
+  def __init__(self, first: np.ndarray, second: np.ndarray):
+    self.first, self.second = first, second
+    self.shape = (len(first) + len(second), *first.shape[1:])
 
   def __len__(self) -> int:
     return self.shape[0]
 
-  def __getitem__(self, ids: np.ndarray) -> _Table:
-    num_first = self.first.shape[0]
-    is_new: np.ndarray = np.asarray(ids) >= num_first
+  def __getitem__(self, ids: np.ndarray) -> np.ndarray:
+    is_new: np.ndarray = np.asarray(ids) >= len(self.first)
     if not is_new.any():
       return self.first[ids]
-    old, new = self.first[ids[~is_new]], self.second[ids[is_new] - num_first]
-    if sp.issparse(old):
-      places = np.argsort(np.concatenate([np.flatnonzero(~is_new), np.flatnonzero(is_new)]))
-      return sp.vstack([old, new], "csr")[places]
-    rows = np.empty((*is_new.shape, *self.shape[1:]), old.dtype)
-    rows[~is_new], rows[is_new] = old, new
+    rows = np.empty((*is_new.shape, *self.shape[1:]), self.first.dtype)
+    rows[~is_new], rows[is_new] = self.first[ids[~is_new]], self.second[ids[is_new] - len(self.first)]
     return rows
 
-  def below(self, more: _Table) -> "Stacked":
+  def below(self, more: np.ndarray) -> "Stacked":
     """Returns a table with still more rows below."""
-    join = sp.vstack if sp.issparse(more) else np.concatenate
-    return Stacked(self.first, join([self.second, more]).astype(self.second.dtype))
+    return Stacked(self.first, np.concatenate([self.second, more]))
 
 
 class StackedTexts(Sequence[str]):
@@ -82,9 +79,12 @@ class StackedTexts(Sequence[str]):
       return [self[one] for one in range(*row.indices(len(self)))]
     return self._first[row] if row < len(self._first) else self._second[row - len(self._first)]
 
-  def followed_by(self, more: Sequence[str]) -> "StackedTexts":
-    """Returns these texts, and still more."""
-    return StackedTexts(self._first, [*self._second, *more])
+  @classmethod
+  def of(cls, first: Sequence[str], more: Sequence[str]) -> "StackedTexts":
+    """Returns texts, with more after them."""
+    if isinstance(first, StackedTexts):
+      return cls(first._first, [*first._second, *more])
+    return cls(first, list(more))
 
 
 class Nearest:
@@ -97,45 +97,71 @@ class Nearest:
   """
 
   def __init__(self, index: Index | None, points: Stacked, counts: np.ndarray):
-    self._index, self.points, self.counts = index, points, counts
+    self.index, self.points, self.counts = index, points, counts
     num_gone = int(np.count_nonzero(~counts[: len(points.first)]))
     # A power of two: each depth is compiled, or tuned, anew.
     self._spare = min(max(_LEAST_SPARE, 1 << (num_gone - 1).bit_length()), _SPARE) if num_gone else 0
 
-  def grown(self, vectors: np.ndarray, gone: np.ndarray) -> "Nearest":
-    """Returns a search of more rows `[n, D]`; those of the ids `gone` count no more."""
+  @classmethod
+  def of(cls, index: "Index | Nearest | None", points: Any) -> "Nearest":
+    """Returns the search of an index of points `[N, D]`."""
+    if isinstance(index, Nearest):
+      return index
+    return cls(index, Stacked(points, points[:0]), np.ones(len(points), bool))
+
+  def grown(self, vectors: np.ndarray, gone: np.ndarray, index: Callable[[np.ndarray], Index]) -> "Nearest":
+    """Returns a search of more rows `[n, D]`; those of the ids `gone` count no more.
+
+    If more than a tenth of all rows are without an index, `index` makes one of all.
+    """
     counts = np.concatenate([self.counts, np.ones(len(vectors), bool)])
     counts[gone] = False
-    return Nearest(self._index, self.points.below(vectors), counts)
+    points = self.points.below(vectors)
+    if len(points.second) <= _MOST_NEW * len(points):
+      return Nearest(self.index, points, counts)
+    indexed = np.concatenate([points.first, points.second])
+    return Nearest(index(indexed), Stacked(indexed, indexed[:0]), counts)
 
-  def search(self, queries: np.ndarray, k: int) -> Ranking:
+  def search(self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Returns the k nearest rows of each query, as `Index.search` does."""
     num_first = len(self.points.first)
     parts = [padding(len(queries), 0)]
-    if self._index:
-      parts.append(self._index.search(queries, min(k + self._spare, num_first)))
+    if self.index:
+      left_out = None if exclude is None else exclude[:, :num_first]
+      parts.append(self.index.search(queries, min(k + self._spare, num_first), exclude=left_out))
     if len(self.points.second):
-      starts = range(0, len(queries), _BLOCK)
-      blocks = [self._best_new(queries[start : start + _BLOCK], k) for start in starts]
+      blocks = []
+      for start in range(0, len(queries), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        left_out = None if exclude is None else exclude[rows, num_first:]
+        blocks.append(self._best_new(queries[rows], k, left_out))
       parts.append(Ranking(*(np.concatenate(arrays) for arrays in zip(*blocks))))
     ids, scores = (np.concatenate(arrays, axis=1) for arrays in zip(*parts))
     return best_of(np.where(self.counts[ids], ids, -1), scores, k)
 
-  def _best_new(self, queries: np.ndarray, k: int) -> Ranking:
+  def _best_new(self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None) -> Ranking:
     num_first = len(self.points.first)
     scores = queries @ self.points.second.T
-    scores[:, ~self.counts[num_first:]] = -np.inf
+    left_out = np.broadcast_to(~self.counts[num_first:], scores.shape)
+    left_out = left_out if exclude is None else left_out | exclude.toarray().astype(bool)
+    scores[left_out] = -np.inf
     best = np.argpartition(-scores, min(k, scores.shape[1]) - 1, axis=1)[:, :k]
-    return Ranking((best + num_first).astype(np.int32), np.take_along_axis(scores, best, axis=1))
+    ids = np.where(np.take_along_axis(left_out, best, axis=1), -1, best + num_first)
+    return Ranking(ids.astype(np.int32), np.take_along_axis(scores, best, axis=1))
 
 
 class _Texts:
-  """Finds texts as a `TextTable` and one of new texts do, without those that count no more."""
+  """Finds texts as a `TextTable` does, new ones by a second table; leaves out those that count no more.
 
-  def __init__(self, first: TextTable, second: TextTable, counts: np.ndarray):
-    self.first, self.second = first, second
+  Args:
+    vectors: CSR `[N, V]`, all texts.
+    first, second: tables of the first texts and of the others.
+    counts: `[N]` bool, whether a text counts.
+  """
+
+  def __init__(self, vectors: sp.csr_matrix, first: TextTable, second: TextTable, counts: np.ndarray):
+    self.vectors, self.first, self.second = vectors, first, second
     self._counts = None if counts.all() else counts
-    self.vectors = Stacked(first.vectors, second.vectors)
 
   def cosines(self, queries: sp.csr_matrix) -> sp.csr_matrix:
     """Returns the same as `TextTable.cosines`, for all texts."""
@@ -148,62 +174,113 @@ class _Texts:
 def with_rows(retriever: Retriever, rows: Rows, gone: np.ndarray) -> Retriever:
   """Returns a retriever that remembers more training queries, and forgets some.
 
-  It shares all indexes with `retriever`, which stays as it is; new rows are searched exactly. The weights of
-  words stay as they are, and which words are too common to be searched for.
+  It shares indexes with `retriever`, which stays as it is. The weights of words stay as they are, and which
+  words are too common to be searched for.
 
   Args:
     retriever: remembers N queries.
     rows: n queries, which get the ids from N on.
     gone: ids of queries that count no more; those of earlier calls need not be repeated.
   """
-  if not isinstance(retriever, CombinedRetriever):
-    return _grown(retriever, rows, gone)
   ends = np.cumsum([one.points.shape[1] for one in retriever.by_encoder.values()])
-  parts = np.split(rows.vectors, ends[:-1], axis=1)
-  grown = copy.copy(retriever)
+  parts = iter(np.split(rows.vectors, ends[:-1], axis=1))
+
+  def grown(one: Retriever, first: Retriever | None) -> Retriever:
+    return _with_rows(one, rows._replace(vectors=next(parts)), gone, first)
+
+  return _each(retriever, grown)
+
+
+def with_labels(
+  retriever: Retriever, vectors: Mapping[str, np.ndarray | None], texts: Sequence[str]
+) -> Retriever:
+  """Returns a retriever that ranks more labels, which no query has yet; see `with_rows`.
+
+  Args:
+    retriever: ranks L labels.
+    vectors: by encoder, `[n, D]` of the source 'encoder', without the labels' frequency; None, like the
+      vectors of all other sources, is zeros, so that only words and votes find these labels.
+    texts: n texts; the labels get the ids from L on.
+  """
+
+  def grown(one: Retriever, first: Retriever | None) -> Retriever:
+    name = next(name for name, own in retriever.by_encoder.items() if own is one)
+    return _with_labels(one, vectors[name], texts, first)
+
+  return _each(retriever, grown)
+
+
+def _each(retriever: Retriever, grown: Callable[[Retriever, Retriever | None], Retriever]) -> Retriever:
+  """Returns a retriever of what `grown` makes of the one by each encoder and of the first that it made."""
+  if not isinstance(retriever, CombinedRetriever):
+    return grown(retriever, None)
   by_encoder: dict[str, Retriever] = {}
-  for (name, one), part in zip(retriever.by_encoder.items(), parts):
-    first = next(iter(by_encoder.values()), None)
-    by_encoder[name] = _grown(one, rows._replace(vectors=part), gone, first)
-  vars(grown).update(vars(next(iter(by_encoder.values()))), _by_encoder=by_encoder)
-  return grown
+  for name, one in retriever.by_encoder.items():
+    by_encoder[name] = grown(one, next(iter(by_encoder.values()), None))
+  both = copy.copy(retriever)
+  vars(both).update(vars(next(iter(by_encoder.values()))), _by_encoder=by_encoder)
+  return both
 
 
-def _grown(retriever: Retriever, rows: Rows, gone: np.ndarray, first: Retriever | None = None) -> Retriever:
+def _with_rows(retriever: Retriever, rows: Rows, gone: np.ndarray, first: Retriever | None) -> Retriever:
   """Returns one encoder's retriever; texts, votes and words are shared with that of the first encoder."""
-  grown, corpus, near = copy.copy(retriever), retriever.corpus, retriever.nearest
-  if not isinstance(near, Nearest):
-    near = Nearest(near, _stacked(retriever.points), np.ones(len(retriever.points), bool))
-  grown.nearest = near = near.grown(unit_rows(finite(rows.vectors)), gone)
-  grown.points = near.points
+  grown, corpus = copy.copy(retriever), retriever.corpus
+  near = Nearest.of(retriever.nearest, retriever.points)
+  near = near.grown(unit_rows(finite(rows.vectors)), gone, partial(grown.index, name="memory"))
+  grown.nearest, grown.points = near, near.points
   if first:
-    shared = {"truth": first.corpus.truth, "point_texts": first.corpus.point_texts}
-    grown.corpus, grown.words, grown.log_frequency = (
-      corpus._replace(**shared),
-      first.words,
-      first.log_frequency,
-    )
-    return grown
+    return _sharing(grown, first)
   truth = sp.vstack([corpus.truth, rows.truth], "csr", corpus.truth.dtype)
   if len(gone):
     truth.data *= np.repeat(near.counts, np.diff(truth.indptr))
     truth.eliminate_zeros()
-  known = corpus.point_texts
-  texts = known if isinstance(known, StackedTexts) else StackedTexts(known, [])
-  grown.corpus = corpus._replace(truth=truth, point_texts=texts.followed_by(rows.texts))
-  grown.words = _with_words(retriever.words, rows.texts, near.counts)
+  grown.corpus = corpus._replace(truth=truth, point_texts=StackedTexts.of(corpus.point_texts, rows.texts))
+  grown.words = _with_words(retriever.words, rows.texts, near)
   grown.log_frequency = log_frequency(truth)
   return grown
 
 
-def _with_words(words: Words, texts: Sequence[str], counts: np.ndarray) -> Words:
+def _with_words(words: Words, texts: Sequence[str], near: Nearest) -> Words:
   grown, table = copy.copy(words), words.points
+  vectors = sp.vstack([table.vectors, words.lexicon.vectors(texts)], "csr")
   first = table.first if isinstance(table, _Texts) else table
-  vectors = table.vectors if isinstance(table, _Texts) else _stacked(table.vectors)
-  more = vectors.below(words.lexicon.vectors(texts))
-  grown.points = _Texts(first, TextTable(more.second, first.searched), counts)
+  num_first = len(near.points.first)
+  if num_first > first.vectors.shape[0]:
+    first = TextTable(vectors[:num_first], first.searched)
+  grown.points = _Texts(vectors, first, TextTable(vectors[num_first:], first.searched), near.counts)
   return grown
 
 
-def _stacked(table: _Table) -> Stacked:
-  return Stacked(table, table[:0])
+def _with_labels(
+  retriever: Retriever, vectors: np.ndarray | None, texts: Sequence[str], first: Retriever | None
+) -> Retriever:
+  grown, corpus, by_source = copy.copy(retriever), retriever.corpus, {}
+  grown.labels = {}
+  for name, own in corpus.label_vectors.items():
+    none = np.zeros((len(texts), own.shape[1]), own.dtype)
+    new = none if vectors is None or name != "encoder" else finite(vectors)
+    by_source[name] = np.concatenate([own, new])
+    columns, index = partial(retriever.columns_of, name), partial(grown.index, name=f"{name} ranking")
+    near = Nearest.of(retriever.labels[name], columns(own))
+    grown.labels[name] = near.grown(columns(new), np.zeros(0, int), index)
+  grown.corpus = corpus._replace(label_vectors=by_source)
+  if first:
+    return _sharing(grown, first)
+  truth, num_labels = corpus.truth, len(corpus.label_texts) + len(texts)
+  grown.corpus = grown.corpus._replace(
+    truth=sp.csr_matrix((truth.data, truth.indices, truth.indptr), (truth.shape[0], num_labels)),
+    label_texts=StackedTexts.of(corpus.label_texts, texts),
+  )
+  grown.words, table = copy.copy(retriever.words), retriever.words.labels
+  more = sp.vstack([table.vectors, grown.words.lexicon.vectors(texts)], "csr")
+  grown.words.labels = TextTable(more, table.searched)
+  grown.log_frequency = log_frequency(grown.corpus.truth)
+  return grown
+
+
+def _sharing(grown: Retriever, first: Retriever) -> Retriever:
+  """Returns one encoder's retriever with the texts, votes and words of the first encoder's."""
+  own, shared = grown.corpus, first.corpus
+  grown.corpus = shared._replace(label_vectors=own.label_vectors, temperature=own.temperature)
+  grown.words, grown.log_frequency = first.words, first.log_frequency
+  return grown

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from jax.sharding import Mesh
 
-from xmc_jax.ops.unit_rows import unit_rows
+from xmc_jax.ops.unit_rows import finite, unit_rows
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import QueryWords, Words, largest
 from xmc_jax.retrieval.memory import Neighbors, log_frequency, merged, ridge_weights
@@ -93,6 +93,8 @@ class Retriever:
     log_frequency: `[L]` float32, ln(1 + number of training queries in the memory with the label).
     words: the index of words.
     nearest: searches `points`; None if there are none.
+    labels: by source, the index of label vectors.
+    index: makes an index.
   """
 
   def __init__(
@@ -102,19 +104,23 @@ class Retriever:
     self.points: Any = unit_rows(finite(corpus.point_vectors))
     # Keeps only one copy of the points, as there may be millions.
     self.corpus = corpus = corpus._replace(label_vectors=by_scorer, point_vectors=self.points[:0])
-    index = functools.partial(Index, backend=backend, devices=devices, patience=50)
-    self._some_labels = functools.lru_cache(_NUM_FILTERS)(
-      functools.partial(self._index_of, functools.partial(Index, backend="exact", devices=devices))
-    )
+    self.index = functools.partial(Index, backend=backend, devices=devices, patience=50)
+    self._some_labels = functools.lru_cache(_NUM_FILTERS)(self._index_of)
     self._used = {name: np.asarray(vectors.any(axis=0)) for name, vectors in corpus.label_vectors.items()}
-    self._labels = {
-      name: index(self.columns_of(name, vectors), name=f"{name} ranking")
+    self.labels: dict[str, Any] = {
+      name: self.index(self.columns_of(name, vectors), name=f"{name} ranking")
       for name, vectors in corpus.label_vectors.items()
     }
-    self.nearest: Any = index(self.points, name="memory") if len(self.points) else None
+    self.nearest: Any = self.index(self.points, name="memory") if len(self.points) else None
     self.words = words or Words(corpus.point_texts, corpus.label_texts)
     self.log_frequency = log_frequency(corpus.truth)
     self.names = source_names(corpus.label_vectors)
+
+  def __copy__(self) -> "Retriever":
+    copied = object.__new__(type(self))
+    vars(copied).update(vars(self))
+    copied._some_labels = functools.lru_cache(_NUM_FILTERS)(copied._index_of)  # of its own labels
+    return copied
 
   @property
   def by_encoder(self) -> Mapping[str, "Retriever"]:
@@ -135,7 +141,7 @@ class Retriever:
     vectors = finite(queries.vectors)
     queries = queries._replace(vectors=with_bias_column(vectors, len(self._used["encoder"])))
     ranked, some_ids = {}, {}
-    for name, index in self._labels.items():
+    for name, index in self.labels.items():
       columns = self.columns_of(name, queries.vectors)
       ranked[name] = index.search(columns, k, exclude=exclude)
       if queries.where is not None:
@@ -172,10 +178,10 @@ class Retriever:
     ids = np.where((deeper >= 0) & where[deeper], deeper, -1)
     return np.take_along_axis(ids, np.argsort(ids < 0, axis=1, kind="stable"), axis=1)[:, :k]
 
-  def _index_of(self, index: Callable[..., Index], name: str, where: bytes) -> tuple[np.ndarray, Index]:
+  def _index_of(self, name: str, where: bytes) -> tuple[np.ndarray, Index]:
     """Returns the ids of some labels, and the index of their vectors."""
     labels = np.flatnonzero(np.frombuffer(where, bool)).astype(np.int32)
-    return labels, index(self.columns_of(name, self.corpus.label_vectors[name][labels]))
+    return labels, self.index(self.columns_of(name, self.corpus.label_vectors[name][labels]), backend="exact")
 
   def columns_of(self, name: str, vectors: np.ndarray) -> np.ndarray:
     """Returns the columns of query or label vectors that the source `name` uses."""
@@ -289,10 +295,3 @@ def source_names(scorers: Iterable[str]) -> tuple[str, ...]:
   """Returns the sources that exist with these scorers, in the order of `SOURCES`."""
   scorers = tuple(scorers)
   return tuple(name for name in SOURCES if name != "classifier" or name in scorers)
-
-
-def finite(vectors: np.ndarray) -> np.ndarray:
-  """Returns the vectors, with zeros in place of every vector that is not finite."""
-  with np.errstate(invalid="ignore"):
-    usable = np.isfinite(vectors.sum(axis=1, dtype=np.float64))
-  return vectors if usable.all() else np.where(usable[:, None], vectors, np.zeros((), vectors.dtype))
