@@ -63,7 +63,7 @@ def _use(mode: str, workdir: pathlib.Path, given: dict[str, str]) -> None:
       asked = ("host", "port", "k", "allowed_hosts", "max_text_length", "threshold", "add_labels")
       commands.serve(workdir, backend=backend, **_values("scores", *asked, "title", "description", "example"))
     elif mode == "learn":
-      commands.learn(workdir, options.INPUT.value, given, options.UNLEARN.value)
+      commands.learn(workdir, options.INPUT.value, given, options.UNLEARN.value, options.NEW_LABELS.value)
     elif mode == "export":
       commands.export(workdir, output, options.ADD_LABELS.value, scores)
     else:

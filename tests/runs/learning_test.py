@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -88,6 +89,92 @@ def voted(model, text):
   return [label for label, texts in zip(ids.tolist(), voters) if text in texts]
 
 
+def test_new_labels_are_found_by_their_texts_and_by_their_first_example(workdir):
+  model = xmc_jax.Model.load(workdir)
+  before = answers(model)
+  numbers = model.learn([NEW, "suss"], [["zorn blick"], [model.keys[7], " zorn  blick"]], True)
+  assert numbers.tolist() == [0, 1]
+  assert [*model.keys[60:], *model.labels[60:]] == ["zorn blick"] * 2
+  again = xmc_jax.Model.load(workdir)
+  for one in (model, again):
+    ids, _, names = one.predict([NEW, "zorn blick"], 3)
+    assert ids[:, 0].tolist() == [60, 60] and names[0][0] == "zorn blick"
+    (ids,), *_ = one.predict([NEW], 61, include=["zorn blick", one.keys[7]])
+    assert ids[ids >= 0].tolist() == [60, 7]
+  assert answers(again) == answers(model)
+  model.learn(["other"], [["zorn blick"]])  # which is known from now on
+  model.learn(["third"], [["k9", model.keys[3]]], {"k9": "gnu wabe", "k8": "unused"})
+  assert list(model.keys[60:]) == ["zorn blick", "k9"] and list(model.labels[60:]) == [
+    "zorn blick",
+    "gnu wabe",
+  ]
+  for name in ("k9", "gnu wabe"):
+    model.learn(["third"], [[name]])
+    assert voted(model, "third") == voted(xmc_jax.Model.load(workdir), "third") == [61]
+  assert again.predict(["gnu wabe"], 1)[0][0, 0] == 61  # another process has learnt it
+  model.unlearn([2])
+  for number in (5, 1):
+    model.unlearn([number])
+    assert list(model.keys[60:]) == ["zorn blick"] == list(xmc_jax.Model.load(workdir).keys[60:])
+  model.unlearn([0])
+  assert len(model.keys) == 60 and "zorn" not in (workdir / "learnt.jsonl").read_text()
+  assert answers(model) == before == answers(xmc_jax.Model.load(workdir)) == answers(again)
+
+
+def test_new_labels_go_with_what_brought_them(workdir):
+  model = xmc_jax.Model.load(workdir)
+  before = answers(model)
+  model.learn(["a"], [["zorn"]], True)
+  model.learn([NEW], [["blick"]], new_labels=True)
+  assert model.undo() == 1 and list(model.keys[60:]) == ["zorn"]
+  assert model.undo() == 1 and answers(model) == before
+  with pytest.raises(UserError, match="labels that the run lacks: 2, such as ' ', 'b'; nothing was learnt"):
+    model.learn(["a"], [["zorn", " ", "b"]], {"zorn": "zorn"})
+  with pytest.raises(UserError, match="such as ''; nothing"):
+    model.learn(["a"], [["zorn", ""]], True)
+
+
+@pytest.mark.parametrize("method", ["ova", "unidec", "dexa"])
+def test_methods_that_rank_by_more_than_texts_take_new_labels(method, tmp_path):
+  """Where no text embeds a label, words and votes find it."""
+  config = tiny_runs.config(
+    tiny_runs.write_data(tmp_path / "data"),
+    **{"method.name": method, "train.num_epochs": 1, "eval.scores": "hybrid"},
+  )
+  xmc_jax.train(config, tmp_path / "run")
+  model = xmc_jax.Model.load(tmp_path / "run")
+  model.learn([NEW], [["zorn blick"]], new_labels=True)
+  ids, scores, _ = model.predict([NEW, "zorn blick", "barn kelt"], 61)
+  assert ids[0, 0] == 60 and 60 in ids[1, :3] and np.isfinite(scores[ids >= 0]).all()
+  np.testing.assert_array_equal(
+    ids, xmc_jax.Model.load(tmp_path / "run").predict([NEW, "zorn blick", "barn kelt"], 61)[0]
+  )
+
+
+def test_threads_see_labels_and_answers_of_one_moment(workdir):
+  """While one thread learns new labels, others rank, explain and limit what may be answers."""
+  model = xmc_jax.Model.load(workdir)
+  learnt, faults = threading.Event(), []
+
+  def ask():
+    while not learnt.is_set():
+      try:
+        ids, _, names, _ = model.predict([NEW, "suss"], 5, explain=True, exclude=[model.keys[1]])
+        assert [[model.labels[label] for label in row if label >= 0] for row in ids] == names
+      except BaseException as fault:
+        return faults.append(fault)
+
+  threads = [threading.Thread(target=ask) for _ in range(2)]
+  for thread in threads:
+    thread.start()
+  for number in range(6):
+    model.learn([f"{NEW} {number}"], [[f"zorn {number}"]], new_labels=True)
+  learnt.set()
+  for thread in threads:
+    thread.join()
+  assert not faults and len(model.keys) == 66
+
+
 @pytest.mark.parametrize(
   ("texts", "labels", "words"),
   [
@@ -129,9 +216,13 @@ def test_one_process_learns_at_a_time_and_knows_what_others_have_learnt(workdir)
   assert second.predict([NEW], 1)[0][0, 0] == 7
   first.unlearn([1])
   assert answers(first, [NEW, "b"]) == answers(xmc_jax.Model.load(workdir), [NEW, "b"])
+  assert answers(second, [NEW, "b"]) == answers(first, [NEW, "b"])  # at its next prediction
 
 
-BATCHES = [Batch([0, 1], ["å\n\u2028b", ""], [["k"], []]), Batch([2], ["c"], [["k", "ł"]])]
+BATCHES = [
+  Batch([0, 1], ["å\n\u2028b", ""], [["k"], []]),
+  Batch([2], ["c"], [["k", "ł"]], {"ł": "å\n"}),
+]
 
 
 def test_a_line_that_a_kill_cut_short_counts_for_nothing(tmp_path):
@@ -184,6 +275,8 @@ def test_a_full_disk_is_refused_before_anything_changes(workdir, monkeypatch):
 
 
 LINES = (
+  '{"ids": [1], "texts": ["a"], "labels": [[]], "new_labels": ["k"]}',
+  '{"ids": [1], "texts": ["a"], "labels": [["k"]], "new_labels": {"k": 5}}',
   *("{", "null", "[" * 100_000, '{"ids": [1], "texts": [], "labels": []}', '{"ids": 1}'),
   *('{"ids": [1], "texts": [7], "labels": [[]]}', '{"ids": [1], "texts": ["a"], "labels": ["abc"]}'),
   *('{"ids": ["1"], "texts": ["a"], "labels": [[]]}', '{"ids": [1], "texts": ["a"], "labels": [[5]]}'),
@@ -276,5 +369,10 @@ def test_from_the_command_line(workdir, tmp_path, capsys):
   assert "forgotten: 1 text\n" in capsys.readouterr().out
   commands.learn(workdir, "")
   assert "forgotten: 1 text, learnt last" in capsys.readouterr().out
+  commands.learn(workdir, str(tmp_path / "bad.csv"), new_labels=True)
+  assert "learnt: 2 texts with 1 new label, numbers 3 to 4" in capsys.readouterr().out
+  commands.learn(workdir, str(tmp_path / "bad.csv"))  # it is known from now on
+  assert "learnt: 2 texts, numbers 5 to 6" in capsys.readouterr().out
+  assert xmc_jax.Model.load(workdir).predict(["c"], 1)[2] == [["nix"]]
   with pytest.raises(UserError, match=r"nowhere\.csv: no such file"):
     commands.learn(workdir, "nowhere.csv")

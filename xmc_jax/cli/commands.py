@@ -1,6 +1,7 @@
 """Runs each --mode: reads a config or a run's folder, and shows the result to the user."""
 
 import contextlib
+import copy
 import pathlib
 import sys
 import tempfile
@@ -140,7 +141,11 @@ def predict(
 
 
 def learn(
-  workdir: pathlib.Path, source: str, reading: Mapping[str, str] | None = None, unlearn: Sequence[int] = ()
+  workdir: pathlib.Path,
+  source: str,
+  reading: Mapping[str, str] | None = None,
+  unlearn: Sequence[int] = (),
+  new_labels: bool = False,
 ) -> None:
   """Runs `--mode=learn`: remembers labelled texts in a run's folder, or forgets some.
 
@@ -149,6 +154,7 @@ def learn(
     source: the texts, in any layout; '' forgets.
     reading: keys of `config.data` that read `source`; the others are the run's own.
     unlearn: the numbers of what is forgotten; () is what was learnt last.
+    new_labels: add labels that the run lacks, instead of refusing them.
   """
   path = pathlib.Path(source).expanduser()
   if source:
@@ -160,20 +166,26 @@ def learn(
     return show(f"forgotten: {_texts(len(set(unlearn)))}")
   if not source:
     return show(f"forgotten: {_texts(model.undo())}, learnt last")
+  known, now = model.dataset.num_labels, copy.copy(run)
+  now.dataset = model.dataset
   with tempfile.TemporaryDirectory() as folder:
-    given = {"unknown_labels": "refuse", **(reading or {})}
-    dataset = run.with_test_rows(path, pathlib.Path(folder), given, refuse_unknown=True).dataset
+    given = {"unknown_labels": "keep" if new_labels else "refuse", **(reading or {})}
+    dataset = now.with_test_rows(path, pathlib.Path(folder), given, "add" if new_labels else "refuse").dataset
     truth = dataset.test.unfiltered_positives
     rows = np.flatnonzero(np.diff(truth.indptr))
     if not len(rows):
       raise UserError(f"{path}: no text has a label")
     labels = [[dataset.label_keys[int(label)] for label in truth[row].indices] for row in rows]
-    numbers = model.learn(list(dataset.test.texts[rows]), labels)
+    new = {
+      dataset.label_keys[label]: dataset.labels.texts[label] for label in range(known, dataset.num_labels)
+    }
+    numbers = model.learn(list(dataset.test.texts[rows]), labels, new)
     if left := len(dataset.test) - len(rows):
       say(f"note: {_texts(left)} without a label left out")
+  added = f" with {len(new):,} new label{'s' * (len(new) != 1)}" if new else ""
   show(
-    f"learnt: {_texts(len(numbers))}, numbers {numbers[0]} to {numbers[-1]}; predictions of this run use "
-    "them from now on, and --undo takes them back"
+    f"learnt: {_texts(len(numbers))}{added}, numbers {numbers[0]} to {numbers[-1]}; predictions of this run "
+    "use them from now on, and --undo takes them back"
   )
 
 

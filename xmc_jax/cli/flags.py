@@ -59,6 +59,7 @@ ADD_LABELS = flags.DEFINE_string(
   "predict, serve, export (to the exported folder): a file of new labels, a text a line or a table",
 )
 UNDO = flags.DEFINE_bool("undo", False, "learn: forget the texts that were learnt last, together")
+NEW_LABELS = flags.DEFINE_bool("new_labels", False, "learn: add labels that the run lacks, not refuse them")
 UNLEARN = flags.DEFINE_multi_integer("unlearn", [], "learn: forget the text that has this number")
 DISTRIBUTED = flags.DEFINE_bool("distributed", False, "one of several processes; see docs/scaling.md")
 SCORES = flags.DEFINE_string(
@@ -101,7 +102,7 @@ _USES = {
   "export": "workdir output scores add_labels distributed",
   "compare": "output scores distributed",
   "combine": "workdir",
-  "learn": "workdir input undo unlearn",
+  "learn": "workdir input new_labels undo unlearn",
   "serve": "workdir scores backend threshold k add_labels host port allowed_hosts max_text_length title "
   "description example",
 }

@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +20,8 @@ from xmc_jax.data.vocabulary.concepts import Concept
 from xmc_jax.errors import DataError
 
 _OF_LABELS = ("label_file", "label_text", "label_parent", "vocabulary", "language", "alternative_names")
+
+Unknown = Literal["leave out", "refuse", "add"]
 
 
 def with_labels(
@@ -64,13 +67,12 @@ def with_test_rows(
   folder: Path,
   given: Mapping[str, str] | None = None,
   *,
-  refuse_unknown: bool = False,
+  unknown: Unknown = "leave out",
 ) -> tuple[Dataset, list[str]]:
   """Returns a copy of a data set with the rows of other data as its test rows, and notes on them.
 
   They are the other data's test rows or, without any, all rows. Labels are matched by key, else by text;
-  where none matches, whole numbers are ids, if they were in the data set's own files. A label that the data
-  set lacks is left out, and counted.
+  where none matches, whole numbers are ids, if they were in the data set's own files.
 
   Args:
     dataset: prepared with a tokenizer.
@@ -78,7 +80,7 @@ def with_test_rows(
     max_length: tokens kept of each text.
     folder: where they are prepared; must not be deleted while the data set is used.
     given: options that read the other data, instead of those of the data set.
-    refuse_unknown: refuse labels that the data set lacks.
+    unknown: what becomes of labels that the data set lacks; those left out are counted in a note.
 
   Raises:
     DataError: bad input, no label is one of the data set, or one is not and that is refused.
@@ -93,7 +95,12 @@ def with_test_rows(
   other = load(path, tokenizer=tokenizer, max_length=max_length, cache_dir=folder, **options)
   rows = other.test if len(other.test) else other.train
   columns = _columns(dataset, other)
-  unknown = _unknown(path, dataset, other, rows.truth, columns, refuse_unknown)
+  if unknown == "add":
+    new = np.flatnonzero((columns < 0) & (np.bincount(rows.truth.indices, minlength=len(columns)) > 0))
+    columns[new] = dataset.num_labels + np.arange(len(new))
+    texts, keys = ([table[int(label)] for label in new] for table in (other.labels.texts, other.label_keys))
+    dataset = with_labels(dataset, texts, max_length, keys)
+  lacking = _unknown(path, dataset, other, rows.truth, columns, unknown == "refuse")
   known = np.flatnonzero(columns >= 0)
   shape = other.num_labels, dataset.num_labels
   mapping = sp.csr_matrix((np.ones(len(known), np.float32), (known, columns[known])), shape)
@@ -103,7 +110,7 @@ def with_test_rows(
   tested = copy.copy(dataset)
   tested.test = Split(rows.texts, rows.tokens, truth, filtered.astype(bool), rows.row_numbers)
   tested.truth = Truth(dataset.truth.train, truth)
-  return tested, [*other.manifest["notices"], *unknown, *_learnt(dataset, rows)]
+  return tested, [*other.manifest["notices"], *lacking, *_learnt(dataset, rows)]
 
 
 def _learnt(dataset: Dataset, rows: Split) -> list[str]:

@@ -1,6 +1,6 @@
 """Ranks labels by all sources together: the hybrid ranker."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -99,6 +99,10 @@ class HybridRanker:
   def remembering(self, rows: grown.Rows, gone: np.ndarray) -> "HybridRanker":
     """Returns a ranker that remembers more training queries, and forgets some; see `grown.with_rows`."""
     return HybridRanker(grown.with_rows(self._retriever, rows, gone), self._model)
+
+  def with_labels(self, vectors: Mapping[str, np.ndarray | None], texts: Sequence[str]) -> "HybridRanker":
+    """Returns a ranker of more labels; see `grown.with_labels`."""
+    return HybridRanker(grown.with_labels(self._retriever, vectors, texts), self._model)
 
   def _probabilities(self, found: Candidates) -> np.ndarray:
     real, out = found.ids >= 0, np.full(found.ids.shape, -np.inf, np.float32)

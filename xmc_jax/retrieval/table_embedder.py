@@ -17,7 +17,6 @@ from xmc_jax.types import Array, Method, PyTree, Tokens
 
 _Embed = Callable[[Tokens, Array], Array]  # (tokens, ids [b]) -> [b, D]
 _FEW_CHUNKS = 4
-_BY_TEXT = "text"  # in place of a scorer's name: by texts alone
 
 
 def with_added_labels(method: Method, num_trained: int) -> Method:
@@ -106,10 +105,23 @@ class TableEmbedder:
     tokens = self._labels if ids is None else self._labels.rows(ids)
     return self._embed(self._of_labels(params, extra_state, scorer), tokens, ids=ids)
 
-  def texts(self, params: PyTree, extra_state: PyTree, tokens: TokenTable | None = None) -> Table:
-    """Returns `[n, D]` embeddings of a table of anchors, or of all labels, by their texts alone."""
+  def texts(
+    self,
+    params: PyTree,
+    extra_state: PyTree,
+    tokens: TokenTable | None = None,
+    function: Callable[..., Array] | None = None,
+  ) -> Table:
+    """Returns `[n, D]` embeddings of a table of anchors, or of all labels, by their texts alone.
+
+    Args:
+      params, extra_state: of the method.
+      tokens: the n texts; None is all labels.
+      function: a function of the method that embeds by texts alone; None is `embed_texts`, if there is one.
+    """
     tokens = self._labels if tokens is None else tokens
-    return self._embed(self._of_labels(params, extra_state, _BY_TEXT), tokens)
+    program = self._program(function or self._method.embed_texts or self._method.embed_labels)
+    return self._embed(lambda part, ids: program(params, extra_state, part, ids), tokens)
 
   @contextlib.contextmanager
   def watched(self, watch: Callable[[], None]) -> Iterator[None]:
@@ -126,7 +138,7 @@ class TableEmbedder:
 
   def _of_labels(self, params: PyTree, extra_state: PyTree, scorer: str) -> _Embed:
     method = self._method
-    by_name = {"": method.embed_labels, _BY_TEXT: method.embed_texts or method.embed_labels, **method.scorers}
+    by_name = {"": method.embed_labels, **method.scorers}
     program = self._program(by_name[scorer])
     return lambda part, ids: program(params, extra_state, part, ids)
 

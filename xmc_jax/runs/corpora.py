@@ -1,5 +1,6 @@
 """Builds what the hybrid ranker of a run searches: its vectors, texts and votes."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,6 +64,23 @@ def label_vectors(trained: "Trained") -> dict[str, np.ndarray]:
     name: label_frequency.add_label_column(run, split_table.whole(trained.labels(scorer)), scorer)
     for name, scorer in names.items()
   }
+
+
+def new_label_vectors(trained: "Trained", texts: Sequence[str]) -> dict[str, np.ndarray | None]:
+  """Returns by member `[n, D]` vectors of labels that it was not trained with, by the source 'encoder'.
+
+  None if the method ranks labels by more than their texts.
+  """
+  by_member: dict[str, np.ndarray | None] = {}
+  for name, member in trained.members.items():
+    run, function = member.run, member.embed_by_text
+    by_member[name] = None
+    if function:
+      tokens = member.tokens.table(texts)
+      vectors = run.embedder.texts(member.params, member.extra_state, tokens, function)
+      with_column = label_frequency.by_text(run, lambda rows: rows)
+      by_member[name] = np.asarray(with_column(split_table.whole(vectors)), np.float32)
+  return by_member
 
 
 def backend(run: "Run") -> str:

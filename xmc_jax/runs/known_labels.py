@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from xmc_jax import config as configs
+from xmc_jax.data import Dataset
 from xmc_jax.data.vocabulary.concepts import in_language
 from xmc_jax.errors import UserError
 from xmc_jax.runs.label_filter import LabelFilter
@@ -26,14 +27,18 @@ class KnowsLabels:
     return self._scores or self._run.config.eval.scores
 
   @property
+  def dataset(self) -> Dataset:
+    raise NotImplementedError
+
+  @property
   def labels(self) -> Sequence[str]:
     """Returns what is shown of the L labels, their names or texts; a label's id is its position."""
-    return self._run.dataset.label_names
+    return self.dataset.label_names
 
   @property
   def keys(self) -> Sequence[str]:
     """Returns the keys of the L labels, by id: the user's own names for them; texts where there are none."""
-    return self._run.dataset.label_keys
+    return self.dataset.label_keys
 
   @functools.cached_property
   def language(self) -> str:
@@ -46,16 +51,16 @@ class KnowsLabels:
   @functools.cached_property
   def languages(self) -> list[str]:
     """Returns the languages that labels have names in, such as ['en', 'fi']; [] without a vocabulary."""
-    concepts = map(json.loads, self._run.dataset.label_concepts or ())
+    concepts = map(json.loads, self.dataset.label_concepts or ())
     return sorted({tag for concept in concepts for tag in concept["names"]} - {""})
 
   def concept(self, label: int) -> dict[str, Any]:
     """Returns what the vocabulary says of a label: `names`, `notation`, `broader`, …; {} without one."""
-    return self._run.dataset.concept(label)
+    return self.dataset.concept(label)
 
   def notation(self, label: int) -> str:
     """Returns a label's notation in the vocabulary; '' if it has none."""
-    return self._run.dataset.notation(label)
+    return self.dataset.notation(label)
 
   def name(self, label: int, language: str = "") -> str:
     """Returns a label's name in a language; the one that the run shows if the vocabulary has no other."""
@@ -70,7 +75,7 @@ class KnowsLabels:
   @functools.cached_property
   def parts(self) -> list[int]:
     """Returns labels with others below and none above, by notation; [] if `predict` takes no keys."""
-    tops = self._filter.tops if self._takes_filters else []
+    tops = _label_filter(self.dataset).tops if self._takes_filters else []
     return sorted(tops, key=lambda label: (self.notation(label), self.labels[label]))
 
   def where(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> np.ndarray | None:
@@ -79,7 +84,10 @@ class KnowsLabels:
     Raises:
       UserError: a key is no label's, or the scores are a method's own, which rank all labels.
     """
-    where = self._filter.where(tuple(include), tuple(exclude))
+    return self._where(self.dataset, include, exclude)
+
+  def _where(self, dataset: Dataset, include: Sequence[str], exclude: Sequence[str]) -> np.ndarray | None:
+    where = _label_filter(dataset).where(tuple(include), tuple(exclude))
     if self._takes_filters:
       return where
     if include or exclude:
@@ -90,6 +98,7 @@ class KnowsLabels:
   def _takes_filters(self) -> bool:
     return self._chosen == "hybrid" or self._chosen in configs.SOURCES
 
-  @functools.cached_property
-  def _filter(self) -> LabelFilter:
-    return LabelFilter(self.keys, self._run.dataset.label_concepts or ())
+
+@functools.lru_cache(1)
+def _label_filter(dataset: Dataset) -> LabelFilter:
+  return LabelFilter(dataset.label_keys, dataset.label_concepts or ())

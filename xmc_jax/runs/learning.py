@@ -5,13 +5,14 @@ A text's labels are votes in the hybrid ranking from then on. The file `run_fold
 
 import contextlib
 import functools
-import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, cast
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse as sp
 
+from xmc_jax import data
 from xmc_jax.data import Dataset
 from xmc_jax.data.added import vocabulary_of
 from xmc_jax.data.arrays import well_formed
@@ -20,57 +21,94 @@ from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.grown import Rows
 from xmc_jax.retrieval.hybrid import HybridRanker
+from xmc_jax.runs import corpora
 from xmc_jax.runs.best_labels import check_texts
 from xmc_jax.storage import locks, run_folder
 from xmc_jax.storage.journal import Batch, Journal, without
 
+if TYPE_CHECKING:
+  from xmc_jax.runs.trained import Trained
+
 _LOCK = ".learn.lock"
 _LEARNS = "is learning for this run; try again"
 _SHOWN = 3
+NewLabels = bool | Mapping[str, str]  # whether unknown labels are added; or the texts of those, by key
+
+
+class Remembered(NamedTuple):
+  """Holds what a run knows after some batches.
+
+  Attributes:
+    batches: their numbers of texts.
+    dataset: with the labels that came with them.
+    new_labels: the ids of these labels, by key and by text.
+    rows: the rows of the ranker's memory that have their texts.
+    ranker: None until it is needed.
+  """
+
+  batches: tuple[Sequence[int], ...]
+  dataset: Dataset
+  new_labels: dict[str, int]
+  rows: dict[str, int]
+  ranker: HybridRanker | None
 
 
 class Learner:
   """Learns labelled texts for a run, and gives a ranker that remembers them.
 
+  One thread may learn while others ask for `now`.
+
   Args:
-    workdir: the run's folder.
-    dataset: its data.
+    trained: the run.
     embed: `texts -> [n, D]`.
-    base: opens the ranker of the run as it was trained; called at the first use of `ranker`.
+    base: opens the ranker of the run as it was trained.
   """
 
   def __init__(
     self,
-    workdir: pathlib.Path,
-    dataset: Dataset,
+    trained: "Trained",
     embed: Callable[[Sequence[str]], np.ndarray],
-    base: Callable[[], HybridRanker],
+    base: Callable[["Trained"], HybridRanker],
   ):
-    self._workdir, self._dataset, self._embed, self._open_base = workdir, dataset, embed, base
-    self._journal = Journal(workdir / run_folder.LEARNT)
-    self._base: HybridRanker | None = None
-    self._remembered: _Remembered | None = None
+    self._trained, self._embed, self._open_base = trained, embed, base
+    self._workdir, self._dataset = trained.run.workdir, trained.run.dataset
+    self._journal = Journal(self._workdir / run_folder.LEARNT)
+    self._own = Remembered((), self._dataset, {}, {}, None)
+    self._now: Remembered | None = None
+    self._one_at_a_time = threading.RLock()
     self._vectors: dict[str, np.ndarray] = {}
     self._own_hashes: np.ndarray | None = None
 
   @property
-  def ranker(self) -> HybridRanker:
-    """Returns the run's ranker, with what was learnt."""
-    if self._remembered is None:
-      self._remembered = self._replayed()
-    return self._remembered.ranker
+  def dataset(self) -> Dataset:
+    """Returns the run's data, with the labels that were learnt."""
+    return self.now().dataset
 
-  def learn(self, texts: Sequence[str], labels: Sequence[Iterable[str]]) -> np.ndarray:
+  def now(self, opened: bool = False) -> Remembered:
+    """Returns what was learnt until now, by other processes, too; `opened` has a ranker."""
+    now = self._now
+    if now is None or not self._journal.is_current or (opened and not now.ranker):
+      with self._one_at_a_time:
+        self._journal.reread()
+        if opened and not self._own.ranker:
+          self._own, self._now = self._own._replace(ranker=self._open_base(self._trained)), None
+        now = self._now = self._after_all()
+    return now
+
+  def learn(
+    self, texts: Sequence[str], labels: Sequence[Iterable[str]], new_labels: NewLabels = False
+  ) -> np.ndarray:
     """Learns texts; see `Model.learn`."""
-    named, plain = self._known_keys(texts, labels), well_formed(list(texts))
-    if not plain:
-      return np.zeros(0, np.int64)
-    with self._locked():
+    named, plain = _checked(texts, labels), well_formed(list(texts))
+    with self._locked() as now:
+      keys, new = self._keys(named, now, new_labels)
+      if not plain:
+        return np.zeros(0, np.int64)
       first = self._journal.next_id
-      batch = Batch(list(range(first, first + len(plain))), plain, named)
-      remembered = self._with(self._remembered, batch) if self._remembered else None
+      batch = Batch(list(range(first, first + len(plain))), plain, keys, new)
+      learnt = self._after(now, [batch])
       self._journal.append(batch)
-      self._remembered = remembered
+      self._now = learnt
     return np.array(batch.ids, np.int64)
 
   def unlearn(self, ids: Iterable[int]) -> None:
@@ -80,8 +118,7 @@ class Learner:
       text_of = {one: text for batch in self._journal.batches for one, text in zip(batch.ids, batch.texts)}
       if unknown := sorted(numbers - text_of.keys()):
         raise UserError(f"{self._workdir}: no text was learnt with the number {unknown[0]}")
-      gone = {text_of[one] for one in numbers}
-      self._keep([without(batch, gone) for batch in self._journal.batches])
+      self._keep(without(self._journal.batches, {text_of[one] for one in numbers}))
 
   def undo(self) -> int:
     """Forgets the texts that were learnt last, together; returns how many."""
@@ -89,85 +126,109 @@ class Learner:
       if not self._journal.batches:
         raise UserError(f"{self._workdir}: nothing was learnt, so nothing can be undone")
       *left, last = self._journal.batches
-      self._keep(left)
+      self._keep(without(left, set()))
     return len(last.ids)
 
   def _keep(self, batches: Sequence[Batch]) -> None:
     """Forgets what is in no batch."""
-    self._journal.replace([batch for batch in batches if batch.ids])
-    left = {text for batch in self._journal.batches for text in batch.texts}
+    self._journal.replace(batches)
+    left = {text for batch in batches for text in batch.texts}
     self._vectors = {text: vector for text, vector in self._vectors.items() if text in left}
-    self._replay()
-
-  def _replay(self) -> None:
-    """Lets a ranker that is open have what the journal has now; it is opened anew if that fails."""
-    if self._remembered:
-      self._remembered = None
-      self._remembered = self._replayed()
+    self._now = self._after_all()
 
   @contextlib.contextmanager
-  def _locked(self) -> Iterator[None]:
-    """Refuses a process that learns while another does; reads what others have learnt until now."""
+  def _locked(self) -> Iterator[Remembered]:
+    """Refuses a process that learns while another does; gives what others have learnt until now."""
     if not runtime.is_alone():
       raise UserError("several processes cannot learn together; learn with one")
-    with locks.in_use(self._workdir, _LOCK, _LEARNS):
-      if self._journal.reread():
-        self._replay()
-      yield
+    with self._one_at_a_time, locks.in_use(self._workdir, _LOCK, _LEARNS):
+      yield self.now()
 
   @functools.cached_property
   def _vocabulary(self) -> Vocabulary:
     return vocabulary_of(self._dataset)
 
-  def _known_keys(self, texts: Sequence[str], labels: Sequence[Iterable[str]]) -> list[list[str]]:
-    """Returns the keys of labels, which may be named by key, name or notation; refuses unknown ones."""
-    check_texts(texts)
-    if len(texts) != len(labels) or any(
-      isinstance(of_text, str) or not isinstance(of_text, Iterable) for of_text in labels
-    ):
-      raise UserError(f"labels: expected a list of labels for each of the {len(texts):,} texts")
-    named = [list(of_text) for of_text in labels]
-    if wrong := [label for of_text in named for label in of_text if not isinstance(label, str)]:
-      raise UserError(f"labels: expected keys or names, found {wrong[0]!r:.80}")
+  def _keys(
+    self, labels: Sequence[Sequence[str]], now: Remembered, added: NewLabels
+  ) -> tuple[list[list[str]], dict[str, str]]:
+    """Returns the keys of labels, and by key the texts of new ones; refuses others that are unknown."""
     prepared = self._dataset.manifest["counts"]["labels"]["texts"]
-    each = {label: self._vocabulary.id_of(label.strip()) for of_text in named for label in of_text}
-    ids = {label: found for label, found in each.items() if found is not None and found < prepared}
-    unknown = [label for label in each if label not in ids]
+    keys, new, unknown = {}, {}, []
+    texts: Mapping[str, str] = added if isinstance(added, Mapping) else {}
+    for label in dict.fromkeys(label for of_text in labels for label in of_text):
+      plain = " ".join(label.split())
+      found = self._vocabulary.id_of(label.strip())
+      found = now.new_labels.get(plain) if found is None else found
+      if found is not None and (found < prepared or found in now.new_labels.values()):
+        keys[label] = now.dataset.label_keys[found]
+      elif plain and (added is True or plain in texts):
+        keys[label] = plain if found is None else now.dataset.label_keys[found]
+        new[keys[label]] = texts.get(plain) or (plain if found is None else now.dataset.labels.texts[found])
+      else:
+        unknown.append(label)
     if unknown:
       shown = ", ".join(f"{label!r:.80}" for label in unknown[:_SHOWN])
       raise UserError(f"labels that the run lacks: {len(unknown):,}, such as {shown}; nothing was learnt")
-    return [[self._dataset.label_keys[ids[label]] for label in of_text] for of_text in named]
+    return [[keys[label] for label in of_text] for of_text in labels], new
 
-  def _replayed(self) -> "_Remembered":
-    """Returns the run's own ranker with all batches."""
-    self._base = self._base or self._open_base()
-    own, batches = _Remembered(self._base, {}), self._journal.batches
+  def _after_all(self) -> Remembered:
+    """Returns what is known after all batches of the journal; only those are new that `now` has not."""
+    now, batches = self._now or self._own, self._journal.batches
+    known = len(now.batches)
+    if now.batches != tuple(batch.ids for batch in batches[:known]):
+      now, known = self._own, 0
+    return self._after(now, batches[known:])
+
+  def _after(self, now: Remembered, batches: Sequence[Batch]) -> Remembered:
+    """Returns what is known after more batches."""
+    if not batches:
+      return now
+    new = {key: text for batch in batches for key, text in batch.new_labels.items()}
+    now = self._with_labels(now, new) if new else now
+    now = now._replace(batches=(*now.batches, *(batch.ids for batch in batches)))
     texts = [text for batch in batches for text in batch.texts]
     labels = [of_text for batch in batches for of_text in batch.labels]
-    return self._with(own, Batch(range(len(texts)), texts, labels)) if texts else own
+    return self._with_texts(now, now.ranker, texts, labels) if texts and now.ranker else now
 
-  def _with(self, before: "_Remembered", batch: Batch) -> "_Remembered":
+  def _with_labels(self, now: Remembered, labels: Mapping[str, str]) -> Remembered:
+    """Returns what has these labels, too; those that were added for this process are there already."""
+    there = self._ids_of(set(labels), now)
+    texts = {key: text for key, text in labels.items() if key not in there}
+    dataset, ranker, new = now.dataset, now.ranker, list(texts.values())
+    if texts:
+      most = self._trained.run.config.data.max_length
+      dataset = data.with_labels(dataset, new, most, list(texts))
+      ranker = ranker and ranker.with_labels(corpora.new_label_vectors(self._trained, new), new)
+    ids = there | {key: now.dataset.num_labels + number for number, key in enumerate(texts)}
+    by_text = {text: ids[key] for key, text in labels.items()}
+    return now._replace(dataset=dataset, ranker=ranker, new_labels=now.new_labels | by_text | ids)
+
+  def _with_texts(
+    self, now: Remembered, ranker: HybridRanker, texts: Sequence[str], labels: Sequence[Sequence[str]]
+  ) -> Remembered:
     """Returns what remembers these texts, too, in place of known ones; without labels a text is forgotten."""
-    id_of = self._ids_of({key for of_text in batch.labels for key in of_text})
-    last = {text: number for number, text in enumerate(batch.texts)}
-    ids = [[id_of[key] for key in dict.fromkeys(of_text) if key in id_of] for of_text in batch.labels]
-    known = [row for row in sorted(last.values()) if ids[row] or not batch.labels[row]]
-    texts = [batch.texts[row] for row in known]
-    gone = [before.rows[text] for text in texts if text in before.rows] + self._own_rows(texts)
+    id_of = self._ids_of({key for of_text in labels for key in of_text}, now)
+    last = {text: number for number, text in enumerate(texts)}
+    ids = [[id_of[key] for key in dict.fromkeys(of_text) if key in id_of] for of_text in labels]
+    known = [row for row in sorted(last.values()) if ids[row] or not labels[row]]
+    given = [texts[row] for row in known]
+    gone = [now.rows[text] for text in given if text in now.rows] + self._own_rows(given)
     kept = [row for row in known if ids[row]]
-    new = [batch.texts[row] for row in kept]
-    first = len(before.ranker.point_texts)
-    rows = before.rows | {text: first + number for number, text in enumerate(new)}
-    learnt = Rows(self._embedded(new), new, self._truth([ids[row] for row in kept]))
-    return _Remembered(before.ranker.remembering(learnt, np.array(gone, np.int64)), rows)
+    new, first = [texts[row] for row in kept], len(ranker.point_texts)
+    rows = now.rows | {text: first + number for number, text in enumerate(new)}
+    truth = _truth([ids[row] for row in kept], now.dataset.num_labels)
+    remembering = ranker.remembering(Rows(self._embedded(new), new, truth), np.array(gone, np.int64))
+    return now._replace(ranker=remembering, rows=rows)
 
-  def _ids_of(self, keys: set[str]) -> dict[str, int]:
+  def _ids_of(self, keys: set[str], now: Remembered) -> dict[str, int]:
     """Returns the labels that have these keys; one that was added for an earlier process may be missing."""
     if "_vocabulary" in self.__dict__:
-      ids = {key: self._vocabulary.id_of(key.strip()) for key in keys}
-      return {key: label for key, label in ids.items() if label is not None}
-    found = ((key, label) for label, key in enumerate(self._dataset.label_keys) if key in keys)
-    return dict(reversed(list(found)))  # the first of several
+      own = {key: self._vocabulary.id_of(key.strip()) for key in keys}
+      found = {key: label for key, label in own.items() if label is not None}
+    else:  # reversed, for the first of several
+      labels = enumerate(self._dataset.label_keys)
+      found = dict(reversed([(key, label) for label, key in labels if key in keys]))
+    return {key: label for key, label in now.new_labels.items() if key in keys} | found
 
   def _embedded(self, texts: Sequence[str]) -> np.ndarray:
     """Returns `[n, D]` vectors of texts; those of learnt texts are computed once."""
@@ -179,21 +240,27 @@ class Learner:
 
   def _own_rows(self, texts: Sequence[str]) -> list[int]:
     """Returns the rows of the run's own memory with one of these texts."""
-    own, wanted = cast(HybridRanker, self._base).point_texts, set(texts)
+    own, wanted = cast(HybridRanker, self._own.ranker).point_texts, set(texts)
     if self._own_hashes is None:
       self._own_hashes = np.fromiter(map(hash, own), np.int64, len(own))
     alike = np.flatnonzero(np.isin(self._own_hashes, list(map(hash, texts)))).tolist()
     return [row for row in alike if own[row] in wanted]
 
-  def _truth(self, ids: Sequence[Sequence[int]]) -> sp.csr_matrix:
-    indptr = np.concatenate([[0], np.cumsum(list(map(len, ids)), dtype=np.int64)])
-    columns = np.array([label for of_text in ids for label in sorted(of_text)], np.int64)
-    shape = len(ids), self._dataset.num_labels
-    return sp.csr_matrix((np.ones(len(columns), np.float32), columns, indptr), shape)
+
+def _checked(texts: Sequence[str], labels: Sequence[Iterable[str]]) -> list[list[str]]:
+  """Returns the labels of each text as lists; refuses what is none."""
+  check_texts(texts)
+  if len(texts) != len(labels) or any(
+    isinstance(of_text, str) or not isinstance(of_text, Iterable) for of_text in labels
+  ):
+    raise UserError(f"labels: expected a list of labels for each of the {len(texts):,} texts")
+  named = [list(of_text) for of_text in labels]
+  if wrong := [label for of_text in named for label in of_text if not isinstance(label, str)]:
+    raise UserError(f"labels: expected keys or names, found {wrong[0]!r:.80}")
+  return named
 
 
-class _Remembered(NamedTuple):
-  """Holds a ranker, and its row of each learnt text."""
-
-  ranker: HybridRanker
-  rows: dict[str, int]
+def _truth(ids: Sequence[Sequence[int]], num_labels: int) -> sp.csr_matrix:
+  indptr = np.concatenate([[0], np.cumsum(list(map(len, ids)), dtype=np.int64)])
+  columns = np.array([label for of_text in ids for label in sorted(of_text)], np.int64)
+  return sp.csr_matrix((np.ones(len(columns), np.float32), columns, indptr), (len(ids), num_labels))

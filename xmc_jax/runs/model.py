@@ -5,11 +5,11 @@ import itertools
 import math
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from xmc_jax import config as configs
+from xmc_jax.data import Dataset
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.search import Ranking
@@ -18,7 +18,7 @@ from xmc_jax.runs import evaluate, label_functions, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.best_labels import BEST_F1, Threshold, best_labels, check_k, check_texts, reasons
 from xmc_jax.runs.known_labels import KnowsLabels
-from xmc_jax.runs.learning import Learner
+from xmc_jax.runs.learning import Learner, NewLabels, Remembered
 from xmc_jax.runs.trained import Trained
 
 
@@ -105,24 +105,18 @@ class Model(KnowsLabels):
 
   @functools.cached_property
   def _learner(self) -> Learner:
-    opened = ranking.hybrid if self._chosen == "hybrid" else ranking.sources
-    return Learner(self._run.workdir, self._run.dataset, self.embed, lambda: opened(self._trained))
+    return Learner(self._trained, self.embed, ranking.hybrid if self._chosen == "hybrid" else ranking.sources)
 
   @property
-  def _sources(self) -> HybridRanker:
-    return self._learner.ranker
+  def dataset(self) -> Dataset:
+    return self._learner.dataset if self._takes_filters else self._run.dataset
 
   @functools.cached_property
   def _own_rank(self) -> ranking.Rank:
     return self._trained.ranker(self._chosen)
 
-  @property
-  def _rank(self) -> ranking.Rank:
-    if self._chosen == "hybrid":
-      return self._sources.rank
-    if self._chosen in configs.SOURCES:
-      return functools.partial(self._sources.rank_by, self._chosen)
-    return self._own_rank
+  def _rank_by(self, ranker: HybridRanker) -> ranking.Rank:
+    return ranker.rank if self._chosen == "hybrid" else functools.partial(ranker.rank_by, self._chosen)
 
   def embed(self, texts: Sequence[str]) -> np.ndarray:
     """Returns `[n, D]` float32 embeddings of texts, as queries.
@@ -183,26 +177,34 @@ class Model(KnowsLabels):
       UserError: k is out of range, `texts` is not a list of texts, a key is no label's, or no label has a
         name in the language.
     """
-    where = self.where(include, exclude)
+    self.where(include, exclude)  # refuses keys before anything is opened
     self.check_language(language)
+
+    @functools.cache
+    def now() -> Remembered:
+      return self._learner.now(opened=True)  # one state for ranking and reasons, whoever learns meanwhile
 
     def why(queries: Queries, ids: np.ndarray) -> list[list[dict]]:
       # Padding keeps the depth of the search, so that the number of reasons compiles and tunes nothing.
       is_explained = np.arange(ids.shape[1]) < (num_explained or k)
-      return reasons(self._sources, queries, np.where(is_explained, ids, -1))
+      return reasons(cast(HybridRanker, now().ranker), queries, np.where(is_explained, ids, -1))
 
     def rank(queries: Queries, k: int) -> Ranking:
       self.open(explain)
-      return self._rank(queries, k)
+      if not self._takes_filters:
+        return self._own_rank(queries, k)
+      where = self._where(now().dataset, include, exclude)
+      return self._rank_by(cast(HybridRanker, now().ranker))(queries._replace(where=where), k)
 
-    ids, scores, names, *rest = best_labels(
-      texts, k, self.labels, self.embed, rank, why if explain else None, where
-    )
+    labels = lambda: self.labels
+    ids, scores, names, *rest = best_labels(texts, k, labels, self.embed, rank, why if explain else None)
     if language:
       names = [[self.name(label, language) for label in row if label >= 0] for row in ids.tolist()]
     return ids, scores, names, *rest
 
-  def learn(self, texts: Sequence[str], labels: Sequence[Iterable[str]]) -> np.ndarray:
+  def learn(
+    self, texts: Sequence[str], labels: Sequence[Iterable[str]], new_labels: NewLabels = False
+  ) -> np.ndarray:
     """Remembers labelled texts from the next prediction on, in the run's folder, too; trains nothing.
 
     Their labels are votes in the hybrid ranking. A text that is known already has these labels in place of
@@ -211,6 +213,8 @@ class Model(KnowsLabels):
     Args:
       texts: n texts.
       labels: the labels of each, by key, name or notation.
+      new_labels: add unknown labels, under the name given; or `{key: text}` of those to add. They get the
+        next ids, and are found by their texts and by the texts that have them.
 
     Returns:
       `[n]` int64 numbers of the texts, for `unlearn`.
@@ -219,7 +223,7 @@ class Model(KnowsLabels):
       UserError: a label is unknown, the scores are a method's own, another process learns for this run, or
         the disk is full; then nothing was learnt.
     """
-    return self._to_learn().learn(texts, labels)
+    return self._to_learn().learn(texts, labels, new_labels)
 
   def undo(self) -> int:
     """Forgets for good the texts of the last `learn`; returns how many.
@@ -266,7 +270,8 @@ class Model(KnowsLabels):
 
   def open(self, explain: bool = False) -> None:
     """Opens the rankers, which may write files into the run's folder; with `explain`, also all sources."""
-    _ = self._rank
-    if explain:
-      _ = self._sources
+    if explain or self._takes_filters:
+      self._learner.now(opened=True)
+    if not self._takes_filters:
+      _ = self._own_rank
     self._trained.release()

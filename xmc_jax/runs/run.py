@@ -18,6 +18,7 @@ from xmc_jax.batching.graph_anchors import GraphEdges
 from xmc_jax.config.defaults import READS_INPUT
 from xmc_jax.console import say
 from xmc_jax.data import documents
+from xmc_jax.data.added import Unknown
 from xmc_jax.distributed import sharding
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.retrieval import TableEmbedder
@@ -200,13 +201,11 @@ class Run:
     path: pathlib.Path,
     folder: pathlib.Path,
     given: Mapping[str, str] | None = None,
-    refuse_unknown: bool = False,
+    unknown: Unknown = "leave out",
   ) -> "Run":
     """Returns a copy of the run that is tested on other labelled data; see `data.with_test_rows`."""
     other, max_length = copy.copy(self), self.config.data.max_length
-    other.dataset, notes = data.with_test_rows(
-      self.dataset, path, max_length, folder, given, refuse_unknown=refuse_unknown
-    )
+    other.dataset, notes = data.with_test_rows(self.dataset, path, max_length, folder, given, unknown=unknown)
     for note in notes:
       say(f"note: {documents.without_settings(note, READS_INPUT['evaluate'])}")
     return other

@@ -18,7 +18,7 @@ from xmc_jax.distributed import runtime, split_table
 from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import UserError
 from xmc_jax.refresh import Snapshot
-from xmc_jax.runs import ranking
+from xmc_jax.runs import label_functions, ranking
 from xmc_jax.storage import locks, npy, run_folder
 from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.types import PyTree
@@ -134,6 +134,11 @@ class Trained:
   @functools.cached_property
   def tokens(self) -> Encoder:
     return Encoder(self.run.dataset.tokenizer(), self.run.config.data.max_length)
+
+  @functools.cached_property
+  def embed_by_text(self) -> label_functions.Function | None:
+    """Returns the method's function that embeds an unseen label by its text; None if it has none."""
+    return label_functions.by_text(self)
 
   @property
   def tree(self) -> dict[str, PyTree]:

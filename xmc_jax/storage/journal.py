@@ -7,7 +7,8 @@ import contextlib
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from xmc_jax.errors import DataError
@@ -15,11 +16,19 @@ from xmc_jax.storage import atomic
 
 
 class Batch(NamedTuple):
-  """Holds n texts that were learnt together: their numbers, and the keys of each one's labels."""
+  """Holds n texts that were learnt together.
+
+  Attributes:
+    ids: their numbers.
+    texts: n texts.
+    labels: the keys of each one's labels.
+    new_labels: by key, the texts of labels that came with them.
+  """
 
   ids: Sequence[int]
   texts: Sequence[str]
   labels: Sequence[Sequence[str]]
+  new_labels: Mapping[str, str] = MappingProxyType({})
 
 
 class Journal:
@@ -37,6 +46,11 @@ class Journal:
     self.batches: list[Batch] = []
     self.reread()
 
+  @property
+  def is_current(self) -> bool:
+    """Returns whether the file is as it was read or written last."""
+    return _state_of(self._path) == self._state
+
   def reread(self) -> bool:
     """Reads the file, without a last line that has no end; returns whether another process has changed it.
 
@@ -50,10 +64,10 @@ class Journal:
     for number, line in enumerate(lines, 1):
       try:
         batch, least = _read(line)
-      except (ValueError, KeyError, TypeError, RecursionError) as error:
+      except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{self._path}, line {number}: not readable ({error}); delete the line") from None
       next_id = max([next_id, least, *(1 + one for one in batch.ids)])
-      batches += [batch] if batch.ids else []
+      batches += [batch] if batch.ids or batch.new_labels else []
     self.batches, self.next_id, self._state = batches, next_id, state
     self._size = sum(map(len, lines)) + len(lines)
     return True
@@ -64,7 +78,7 @@ class Journal:
     Raises:
       UserError: the disk is full, or may not be written; the file is as before.
     """
-    line = json.dumps(batch._asdict()).encode() + b"\n"
+    line = _line(batch).encode()
     with atomic.writing(self._path):
       is_new = not self._path.exists()
       file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
@@ -89,8 +103,7 @@ class Journal:
   def replace(self, batches: Sequence[Batch]) -> None:
     """Writes other batches in place of all; nothing of the old ones is left in the file."""
     self._content()  # refuses a link
-    lines = [{"next_id": self.next_id}, *(batch._asdict() for batch in batches)]
-    content = "".join(json.dumps(line) + "\n" for line in lines)
+    content = json.dumps({"next_id": self.next_id}) + "\n" + "".join(map(_line, batches))
     atomic.write_text(self._path, content, durable=True)
     self._size, self.batches, self._state = len(content.encode()), list(batches), _state_of(self._path)
 
@@ -105,18 +118,23 @@ class Journal:
       raise DataError(f"{self._path}: not readable ({error.strerror})") from None
 
 
+def _line(batch: Batch) -> str:
+  fields = {**batch._asdict(), "new_labels": dict(batch.new_labels)}
+  return json.dumps(fields) + "\n"
+
+
 def _read(line: bytes) -> tuple[Batch, int]:
   """Returns a line's batch, and the least number that later texts may have; refuses what it cannot be."""
   found = json.loads(line)
   if "next_id" in found:
     return Batch([], [], []), int(found["next_id"])
-  batch = Batch(found["ids"], found["texts"], found["labels"])
+  batch = Batch(found["ids"], found["texts"], found["labels"], found.get("new_labels", {}))
   keys = [key for of_text in batch.labels for key in of_text]
   if not (
     len(batch.ids) == len(batch.texts) == len(batch.labels)
     and all(type(one) is int for one in batch.ids)
     and all(isinstance(of_text, list) for of_text in batch.labels)
-    and all(isinstance(text, str) for text in [*batch.texts, *keys])
+    and all(isinstance(text, str) for text in [*batch.texts, *keys, *batch.new_labels.values()])
   ):
     raise ValueError("expected numbers, texts and lists of labels, as many of each")
   return batch, 0
@@ -130,7 +148,17 @@ def _state_of(path: pathlib.Path) -> tuple[int, ...]:
   return ()
 
 
-def without(batch: Batch, gone: set[str]) -> Batch:
-  """Returns a batch without these texts."""
-  left = [row for row in zip(*batch) if row[1] not in gone]
-  return Batch([row[0] for row in left], [row[1] for row in left], [row[2] for row in left])
+def without(batches: Sequence[Batch], gone: set[str]) -> list[Batch]:
+  """Returns what is left of batches without these texts, and without new labels that no text has then."""
+  left = []
+  for batch in batches:
+    rows = [row for row, text in enumerate(batch.texts) if text not in gone]
+    of_rows = [(batch.ids[row], batch.texts[row], batch.labels[row]) for row in rows]
+    ids, texts, labels = zip(*of_rows) if rows else ((), (), ())
+    left.append(Batch(ids, texts, labels, batch.new_labels))
+  used = {key for batch in left for of_text in batch.labels for key in of_text}
+  named = [
+    batch._replace(new_labels={key: text for key, text in batch.new_labels.items() if key in used})
+    for batch in left
+  ]
+  return [batch for batch in named if batch.ids or batch.new_labels]
