@@ -49,7 +49,7 @@ class Remembered(NamedTuple):
   batches: tuple[Sequence[int], ...]
   dataset: Dataset
   new_labels: dict[str, int]
-  rows: dict[str, int]
+  rows: dict[str, tuple[int, ...]]
   ranker: HybridRanker | None
 
 
@@ -206,19 +206,28 @@ class Learner:
   def _with_texts(
     self, now: Remembered, ranker: HybridRanker, texts: Sequence[str], labels: Sequence[Sequence[str]]
   ) -> Remembered:
-    """Returns what remembers these texts, too, in place of known ones; without labels a text is forgotten."""
+    """Returns what remembers these texts, too; a known one has them in place of its own labels.
+
+    A text that the run has several times over, such as a title of many books, is one more of these. Without
+    labels a text is forgotten.
+    """
     id_of = self._ids_of({key for of_text in labels for key in of_text}, now)
-    last = {text: number for number, text in enumerate(texts)}
     ids = [[id_of[key] for key in dict.fromkeys(of_text) if key in id_of] for of_text in labels]
-    known = [row for row in sorted(last.values()) if ids[row] or not labels[row]]
-    given = [texts[row] for row in known]
-    gone = [now.rows[text] for text in given if text in now.rows] + self._own_rows(given)
-    kept = [row for row in known if ids[row]]
-    new, first = [texts[row] for row in kept], len(ranker.point_texts)
-    rows = now.rows | {text: first + number for number, text in enumerate(new)}
-    truth = _truth([ids[row] for row in kept], now.dataset.num_labels)
-    remembering = ranker.remembering(Rows(self._embedded(new), new, truth), np.array(gone, np.int64))
-    return now._replace(ranker=remembering, rows=rows)
+    own, rows = self._own_rows(set(texts)), dict(now.rows)
+    kept: dict[int, int] = {}  # row of the memory -> number of the text
+    gone: set[int] = set()
+    for number, text in enumerate(texts):
+      if labels[number] and not ids[number]:
+        continue  # its labels were added for an earlier process
+      if len(own[text]) < 2 or not labels[number]:
+        gone |= {*own[text], *rows.pop(text, ())}
+      if ids[number]:
+        row = len(ranker.point_texts) + len(kept)
+        kept[row], rows[text] = number, (*rows.get(text, ()), row)
+    new = [texts[number] for number in kept.values()]
+    truth = _truth([ids[number] for number in kept.values()], now.dataset.num_labels)
+    learnt = Rows(self._embedded(new), new, truth)
+    return now._replace(ranker=ranker.remembering(learnt, np.array(sorted(gone), np.int64)), rows=rows)
 
   def _ids_of(self, keys: set[str], now: Remembered) -> dict[str, int]:
     """Returns the labels that have these keys; one that was added for an earlier process may be missing."""
@@ -238,13 +247,15 @@ class Learner:
       self._vectors |= dict(zip(missing, self._embed(missing)))
     return np.stack([self._vectors[text] for text in texts])
 
-  def _own_rows(self, texts: Sequence[str]) -> list[int]:
-    """Returns the rows of the run's own memory with one of these texts."""
-    own, wanted = cast(HybridRanker, self._own.ranker).point_texts, set(texts)
+  def _own_rows(self, texts: set[str]) -> dict[str, list[int]]:
+    """Returns the rows of the run's own memory with each of these texts."""
+    own = cast(HybridRanker, self._own.ranker).point_texts
+    rows: dict[str, list[int]] = {text: [] for text in texts}
     if self._own_hashes is None:
       self._own_hashes = np.fromiter(map(hash, own), np.int64, len(own))
-    alike = np.flatnonzero(np.isin(self._own_hashes, list(map(hash, texts)))).tolist()
-    return [row for row in alike if own[row] in wanted]
+    for row in np.flatnonzero(np.isin(self._own_hashes, list(map(hash, texts)))).tolist():
+      rows.get(own[row], []).append(row)
+    return rows
 
 
 def _checked(texts: Sequence[str], labels: Sequence[Iterable[str]]) -> list[list[str]]:

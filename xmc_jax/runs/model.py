@@ -208,7 +208,8 @@ class Model(KnowsLabels):
     """Remembers labelled texts from the next prediction on, in the run's folder, too; trains nothing.
 
     Their labels are votes in the hybrid ranking. A text that is known already has these labels in place of
-    its own; with none it is forgotten.
+    its own; one that the training data have several times over is one more of these. With no labels, a text
+    is forgotten.
 
     Args:
       texts: n texts.
