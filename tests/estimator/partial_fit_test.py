@@ -169,6 +169,7 @@ def test_matrices_of_another_width(made):
     ([["nix"]], CLASSES, "labels: 'nix' is not one of the 16 classes; new_labels=True adds names"),
     ([3], [1, 2], "labels: 3 is not one of the 2 classes"),
     (np.ones((1, 3)), ["a", "b"], "classes has 2 names, and labels has 3 columns"),
+    (np.ones((1, 2)), [0, 1], r"classes\[0\]: expected a text \(str\), found 0"),
     ([["a"]], "a", "classes: expected a list, an array or a column, found 'a'"),
   ],
 )

@@ -142,9 +142,11 @@ class Learns(BaseEstimator):
   def _learning(self) -> Iterator[Model]:
     """Yields the model; `classes_` has the labels that it learns in the block."""
     with self._opened() as model:
-      yield model
-      self._fitted.follow(model)
-      self.classes_ = self._fitted.space.classes
+      try:
+        yield model
+      finally:  # it may have read what others have learnt
+        self._fitted.follow(model)
+        self.classes_ = self._fitted.space.classes
 
 
 def _space(given: Labels, classes: list, grows: bool) -> LabelSpace:
@@ -152,7 +154,7 @@ def _space(given: Labels, classes: list, grows: bool) -> LabelSpace:
   if label_values.is_matrix(given.rows):
     if len(classes) != given.rows.shape[1]:
       raise LabelsError(f"classes has {len(classes)} names, and labels has {given.rows.shape[1]} columns")
-    return LabelSpace.of(given, classes)
+    return LabelSpace.of(given, texts_of(classes, "classes"))
   is_one = label_values.flattened(given).kind in _ONE
   listed = Labels(classes if is_one else [[each] for each in classes], len(classes), "classes")
   new = _new(LabelSpace.of(listed), given, grows)
