@@ -31,6 +31,7 @@ def test_the_code_runs(tmp_path, monkeypatch, capfd):
   assert known["model"].score(known["texts"], known["labels"]) > 0.9
   assert known["names"][0][0] == "mail"
   assert known["again"].predict(["a mail reader"]) == known["model"].predict(["a mail reader"])
+  assert known["batches"].predict(["plays chess"]) == [["games"]]
   assert known["model"].classes_[-1].startswith("games")
   assert not list(tmp_path.iterdir())
 

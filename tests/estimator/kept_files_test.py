@@ -124,6 +124,19 @@ def test_a_folder_that_has_another_run_now_is_refused(workdir, tmp_path):
       getattr(read, method)(["new"])
 
 
+def test_what_is_learnt_stays_in_a_workdir(workdir):
+  """Through another `fit` of the same texts, and for whoever opens the folder."""
+  folder, made = workdir
+  before = made.predict_proba(["mive nuxo pond"])
+  made.learn(["mive nuxo pond"], [[made_texts.NAMES[4]]])
+  learnt = made.predict_proba(["mive nuxo pond"])
+  again = made_texts.estimator(**SHORT, workdir=folder).fit(TEXTS, LABELS)
+  for other in (again, pickle.loads(pickle.dumps(made))):
+    assert same(other.predict_proba(["mive nuxo pond"]), learnt)
+  assert xmc_jax.Model.load(folder).predict(["mive nuxo pond"], k=1)[0] == [[4]]
+  assert made.undo() == 1 and same(made.predict_proba(["mive nuxo pond"]), before)
+
+
 @pytest.mark.slow
 def test_a_killed_fit_goes_on(workdir, tmp_path, monkeypatch, capsys):
   """After SIGTERM it ends as if it had not been stopped."""

@@ -150,8 +150,8 @@ def test_a_grid_search():
 
 
 def test_metadata_routing():
-  """With routing on, label texts are asked for by the estimator."""
+  """With routing on, label texts and classes are asked for by the estimator."""
   with sklearn.config_context(enable_metadata_routing=True), warnings.catch_warnings():
-    made = made_texts.estimator().set_fit_request(label_texts=True)
-    routed = made.get_metadata_routing().fit.requests
-    assert routed == {"label_texts": True}
+    made = made_texts.estimator().set_fit_request(label_texts=True).set_partial_fit_request(classes=True)
+    routed = made.get_metadata_routing()
+    assert routed.fit.requests == {"label_texts": True} and routed.partial_fit.requests == {"classes": True}

@@ -1,5 +1,6 @@
 """Numbers labels that come as Python objects (names, ids or a matrix), and returns them in the same form."""
 
+import functools
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -25,7 +26,7 @@ class LabelSpace:
     self.kind, self.texts, self.keys = kind, texts, keys
     self._like = like  # an empty matrix of the type that was given; None for other kinds
 
-  @property
+  @functools.cached_property
   def classes(self) -> np.ndarray:
     """Returns `[L]` names or ids, as given; the label texts if labels are numbers or columns."""
     if self.keys is not None and self.kind in (IDS, ID):
@@ -111,6 +112,18 @@ class LabelSpace:
       first = max(keys) + 1 if self.kind in (IDS, ID) else 0
       keys = [*keys, *(range(first, first + len(more)) if self.kind in (IDS, ID) else more)]
     return LabelSpace(self.kind, [*self.texts, *more], keys, self._like)
+
+  def first(self, num_labels: int) -> "LabelSpace":
+    """Returns a space of the first labels alone."""
+    keys = None if self.keys is None else self.keys[:num_labels]
+    return LabelSpace(self.kind, self.texts[:num_labels], keys, self._like)
+
+  def unknown(self, labels: Labels) -> list:
+    """Returns names or ids that are none of this space, each once; [] if `encode` refuses the whole kind."""
+    if label_values.is_matrix(labels.rows) or (flat := label_values.flattened(labels)).kind != self.kind:
+      return []
+    known = set(range(len(self.texts)) if self.keys is None else self.keys)
+    return [key for key in dict.fromkeys(flat.items) if key not in known]
 
   def _numbers(self, flat: Flat, what: str, allow_unknown: bool) -> list[int]:
     """Returns the number of each name or id."""

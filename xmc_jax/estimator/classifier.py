@@ -1,29 +1,27 @@
 """`XMCClassifier`: trains and predicts like an estimator of scikit-learn."""
 
-import contextlib
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import ml_collections
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator
 from sklearn.utils import ClassifierTags, Tags
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from xmc_jax import console, metrics
+from xmc_jax import metrics
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import ID, NAME, Labels, texts_of
 from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.estimator import fitted, settings
+from xmc_jax.estimator.learning import Learns
 from xmc_jax.runs.best_labels import BEST_F1, is_given
-from xmc_jax.runs.model import Model
 
 # Arguments that scikit-learn would otherwise take for metadata.
 _TEXTS = MappingProxyType({"texts": UNUSED})
@@ -39,7 +37,7 @@ def _has_probabilities(estimator: "XMCClassifier") -> bool:
   )
 
 
-class XMCClassifier(BaseEstimator):
+class XMCClassifier(Learns):
   """Learns which labels belong to a text, of very many labels that are texts too.
 
   It trains and ranks as the command line does, with the settings of `experiments/METHOD.py`. docs/sklearn.md
@@ -60,6 +58,7 @@ class XMCClassifier(BaseEstimator):
     workdir: a folder for the run's files, from which an interrupted `fit` continues. None keeps them in a
       temporary folder, as long as the estimator lives.
     verbose: 0 prints nothing; 1 prints progress.
+    new_labels: whether `learn` and `partial_fit` add names that are no classes yet, instead of refusing them.
     settings: other settings by dotted key, such as {'method.loss': 'softmax'}; docs/settings.md lists them.
 
   Attributes:
@@ -71,7 +70,8 @@ class XMCClassifier(BaseEstimator):
     [['audio']]
   """
 
-  __metadata_request__fit = __metadata_request__score = _TEXTS_AND_LABELS
+  __metadata_request__fit = __metadata_request__partial_fit = _TEXTS_AND_LABELS
+  __metadata_request__score = _TEXTS_AND_LABELS
   __metadata_request__predict = __metadata_request__predict_proba = _TEXTS
   __metadata_request__decision_function = _TEXTS
 
@@ -90,6 +90,7 @@ class XMCClassifier(BaseEstimator):
     random_state: int | np.random.RandomState | None = None,
     workdir: str | pathlib.Path | None = None,
     verbose: int = 0,
+    new_labels: bool = False,
     settings: Mapping[str, Any] | None = None,
   ):
     self.method = method
@@ -104,9 +105,10 @@ class XMCClassifier(BaseEstimator):
     self.random_state = random_state
     self.workdir = workdir
     self.verbose = verbose
+    self.new_labels = new_labels
     self.settings = settings
 
-  def fit(self, texts: Any, labels: Any, *, label_texts: Any = None) -> "XMCClassifier":
+  def fit(self, texts: Any, labels: Any, *, label_texts: Any = None) -> Self:
     """Trains on texts and their labels.
 
     Args:
@@ -126,17 +128,7 @@ class XMCClassifier(BaseEstimator):
     """
     texts = texts_of(texts, "texts")
     given = Labels(labels, len(texts))
-    space = LabelSpace.of(given, label_texts)
-    truth = space.encode(given)
-    if not truth.nnz:
-      raise DataError("labels: no text has a label, so there is nothing to learn")
-    classes = space.classes  # before the training, which may take days
-    config = self._config()
-    workdir = None if self.workdir is None else pathlib.Path(self.workdir).expanduser().resolve()
-    with self._printing(), settings.named_by_parameters():
-      self._fitted = fitted.train(config, texts, space, truth, workdir)
-    self.classes_ = classes
-    return self
+    return self._train(texts, given, LabelSpace.of(given, label_texts))
 
   def predict(self, texts: Any) -> Any:
     """Returns the labels of each text, in the form in which they came to `fit`.
@@ -218,24 +210,6 @@ class XMCClassifier(BaseEstimator):
     truth = self._fitted.space.encode(Labels(labels, len(texts)), allow_unknown=True)
     return metrics.evaluate(self._ranked(texts, 1)[0], truth, ks=(1,))["P@1"]
 
-  def add_labels(self, texts: Any) -> np.ndarray:
-    """Adds labels by their texts alone, without training; predictions include them at once.
-
-    Args:
-      texts: n label texts; those of known labels change nothing.
-
-    Returns:
-      `[n]` int32 columns of the labels with these texts.
-
-    Raises:
-      UserError: the method ranks labels by more than their texts, or a text is empty.
-    """
-    check_is_fitted(self)
-    with self._printing():
-      columns = self._fitted.add_labels(texts_of(texts, "texts"))
-    self.classes_ = self._fitted.space.classes
-    return columns
-
   def __sklearn_tags__(self) -> Tags:
     tags = super().__sklearn_tags__()
     tags.input_tags.string = tags.input_tags.one_d_array = True
@@ -245,6 +219,18 @@ class XMCClassifier(BaseEstimator):
     # It is no 'classifier' by type: scikit-learn refuses lists of labels as the target of one.
     tags.classifier_tags = ClassifierTags(multi_label=True)
     return tags
+
+  def _train(self, texts: list[str], given: Labels, space: LabelSpace) -> Self:
+    truth = space.encode(given)
+    if not truth.nnz:
+      raise DataError("labels: no text has a label, so there is nothing to learn")
+    classes = space.classes  # before the training, which may take days
+    config = self._config()
+    workdir = None if self.workdir is None else pathlib.Path(self.workdir).expanduser().resolve()
+    with self._printing(), settings.named_by_parameters():
+      self._fitted = fitted.train(config, texts, space, truth, workdir)
+    self.classes_ = classes
+    return self
 
   def _config(self) -> ml_collections.ConfigDict:
     self._threshold()
@@ -268,16 +254,6 @@ class XMCClassifier(BaseEstimator):
     if not is_number or not 0 <= self.threshold <= 1:
       raise ConfigError(f"threshold = {self.threshold!r:.60} is not a probability; set 0 to 1, or None")
     return float(self.threshold)
-
-  def _printing(self) -> contextlib.AbstractContextManager:
-    return contextlib.nullcontext() if self.verbose else console.quiet()
-
-  @contextlib.contextmanager
-  def _opened(self) -> Iterator[Model]:
-    """Yields the trained model; refuses an estimator that is not fitted."""
-    check_is_fitted(self)
-    with self._printing(), settings.named_by_parameters():
-      yield self._fitted.model(self.scores)
 
   def _ranked(self, texts: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
     ids, scores, _ = self.top_k(texts, k)

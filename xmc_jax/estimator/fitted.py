@@ -38,12 +38,14 @@ class Fitted:
     temporary: the temporary folder that the run is in; None if the user has chosen the folder.
 
   Attributes:
-    space: as given, with the labels that were added.
+    space: as given, then the labels that were added, then those that were learnt.
+    num_trained: labels of the training.
   """
 
   def __init__(self, run: pathlib.Path, space: LabelSpace, temporary: files.TemporaryFolder | None = None):
     self._run, self._temporary = run, temporary
-    self._num_trained, self._data = len(space.texts), _data_of(run)
+    self.num_trained, self._num_learnt = len(space.texts), 0
+    self._data = _data_of(run)
     self._models: dict[str, Model] = {}
     self.space = space
 
@@ -54,9 +56,18 @@ class Fitted:
       UserError: the folder is gone, damaged or replaced, or the method does not rank by these scores.
     """
     if scores not in self._models:
-      trained, added = self._trained(), self.space.texts[self._num_trained :]
+      trained = self._trained()
+      added = self.space.texts[self.num_trained : len(self.space.texts) - self._num_learnt]
       self._models = {scores: Model(trained.with_labels(added) if added else trained, scores)}
+      self.follow(self._models[scores])
     return self._models[scores]
+
+  def follow(self, model: Model) -> None:
+    """Lets `space` end with the labels that the model has learnt."""
+    others = len(self.space.texts) - self._num_learnt
+    learnt = [model.keys[label] for label in range(others, len(model.keys))]
+    if learnt != self.space.texts[others:]:
+      self.space, self._num_learnt = self.space.first(others).extended(learnt), len(learnt)
 
   def add_labels(self, texts: Sequence[str]) -> np.ndarray:
     """Adds labels that are not there yet; see `XMCClassifier.add_labels`."""
@@ -68,6 +79,8 @@ class Fitted:
       column_of.setdefault(text, column)  # data sets may have labels with one text
     new = [text for text in dict.fromkeys(texts) if text not in column_of]
     if new:
+      if self._num_learnt:
+        raise UserError("labels were learnt, whose columns are the last; add labels by their texts before")
       label_functions.check_by_text(
         self._trained(),
         "fit with a method other than 'ova' and 'unidec', whose labels can be texts alone",
