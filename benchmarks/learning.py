@@ -154,7 +154,8 @@ def tested_then_taught(model: Model, halves: Halves, learn: dict | None) -> Rank
 def retrained(half: Model, halves: Halves, row: str, board: Board) -> Rankings:
   """Ranks each tenth of the portions by a run on all rows before it."""
   ids, model, done, train = [], half, halves.first, halves.dataset.train
-  for number, at in enumerate(np.array_split(np.arange(len(halves.portions)), 10)):
+  num = len(halves.portions)
+  for number, at in enumerate(np.array_split(np.arange(num), min(10, num))):
     rows = np.concatenate([halves.portions[portion] for portion in at])
     if number:
       model = trained_on(halves.dataset, np.sort(done), row, board, f"tenth_{number}")

@@ -93,3 +93,9 @@ def test_portions_are_predicted_and_then_learnt(place, monkeypatch):
   half = json.loads((place / "runs" / "tiny.half" / "rae_xmc-0" / "report" / "metrics.json").read_text())
   assert found["test"]["half"]["P@1"] == pytest.approx(half["metrics"]["P@1"], abs=1e-4)
   assert _command(place, monkeypatch) == (found, [])
+  opened, trained_on = learning.Model.load(place / "runs" / "tiny.half" / "rae_xmc-0", scores="hybrid"), []
+  monkeypatch.setattr(learning, "trained_on", lambda _, rows, *more: trained_on.append(len(rows)) or opened)
+  again, _ = _command(place, monkeypatch, "--retrain")
+  assert trained_on == [100, 120, 140, 160, 180]
+  assert again["curves"].pop("retrained at each tenth") == before  # as it is the run of the first half
+  assert again["curves"] == found["curves"]
