@@ -193,19 +193,19 @@ def _result(name: str, seed: int, board: Board, suffix: str = "") -> Result:
   settings = workdir / "report" / "settings.json"
   return Result(
     ids=evaluate.read_predictions(workdir / "predictions" / f"test{suffix}.npz", DEPTH).ids,
-    fit_seconds=_fit_seconds(name, seed, board),
+    fit_seconds=fit_seconds(name, seed, board),
     test_seconds=seconds["test"],
     peak_bytes=_peak_bytes(workdir),
     settings=json.loads(settings.read_text()) if settings.exists() else {},
   )
 
 
-def _fit_seconds(name: str, seed: int, board: Board) -> float:
+def fit_seconds(name: str, seed: int, board: Board) -> float:
   """Returns the time of all but tests and pages; includes a classifier's encoder, and auto's members."""
   folder = board.folder(name, seed)
   seconds = json.loads((folder / "report" / "seconds.json").read_text())
   base = accuracy_methods.ROWS[name].base if name in accuracy_methods.ROWS else ""
-  before = _fit_seconds(base, seed, board) if base else 0.0
+  before = fit_seconds(base, seed, board) if base else 0.0
   if (record := folder / "auto.json").exists():
     before += json.loads(record.read_text())["spent"]
   return before + sum(seconds[stage] for stage in seconds if stage not in ("test", "page"))

@@ -43,6 +43,11 @@ _PEERS = {  # rows of benchmarks/accuracy.py
   "bonsai": ("Bonsai (Omikuji)", "tab:red", "v"),
   "mnrl": ("MiniLM-L6, MNRL", "tab:purple", "*"),
 }
+_CURVES = {  # of benchmarks/learning.py: colour, line
+  "no learning": ("gray", "--"),
+  "learn only": ("tab:blue", "o-"),
+  "retrained at each tenth": ("black", "^:"),
+}
 _FEW = {"points": 16_000, "labels": 30_000}  # of what the other sweep varies
 _APART = ("open", "walks", "batch", "step", "evaluation")  # units that are no refreshes
 
@@ -158,7 +163,32 @@ def time_to_quality(path: pathlib.Path) -> None:
   figure.savefig(path, dpi=110)
 
 
+def learning(path: pathlib.Path) -> None:
+  """P@1 and R@100 of each tenth of the portions, for each set that benchmarks.learning measured."""
+  files = sorted((_DOCS / "results" / "learning").glob("*.json"))
+  size = (1 + 2.6 * len(files), 4.6)
+  figure, grid = pyplot.subplots(
+    2, len(files), figsize=size, sharex=True, squeeze=False, layout="constrained"
+  )
+  for column, file in zip(grid.T, files):
+    found = json.loads(file.read_text())
+    column[0].set_title(found["set"].removeprefix("LF-"), fontsize=10)
+    column[1].set_xlabel("tenth of the second half")
+    for panel, metric in zip(column, ("P@1", "R@100")):
+      for curve, (colour, style) in _CURVES.items():
+        values = [100 * value for value in found["curves"].get(curve, {}).get(metric, ())]
+        parts = [values[len(values) * at // 10 : len(values) * (at + 1) // 10] for at in range(10)]
+        means = [statistics.mean(part) for part in parts if part]
+        if means:
+          panel.plot(range(1, len(means) + 1), means, style, color=colour, markersize=4, label=curve)
+      panel.set_ylabel(f"{metric}, %" if column[0] is grid[0, 0] else "")
+      panel.grid(alpha=0.3)
+  figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
+  figure.savefig(path, dpi=110)
+
+
 if __name__ == "__main__":
+  learning(_DOCS / "figures" / "learning.png")
   time_to_quality(_DOCS / "figures" / "time_to_quality.png")
   convergence(_DOCS / "figures" / "prime_convergence.png")
   scaling(_DOCS / "figures" / "scaling.png")

@@ -18,6 +18,7 @@ A table is written between a mark and `<!-- end -->`, in percent, minutes and GB
   <!-- serving -->                   what benchmarks.serving measured
   <!-- annif: SET -->           what benchmarks.annif measured on a corpus
   <!-- hybrid cost -->               what benchmarks.hybrid_cost measured
+  <!-- learning -->                  what benchmarks.learning measured
   <!-- settings: METHOD -->          a method's own settings; every_day, several, or without a name the others
   <!-- api -->                       the public names of each part of the library
 """
@@ -38,6 +39,7 @@ from speed_tables import (  # noqa: E402
   annif_table,
   compiled_table,
   hybrid_cost_table,
+  learning_table,
   lease_table,
   planned_table,
   serving_table,
@@ -214,6 +216,7 @@ _OF_RESULTS = {
   "serving": serving_table,
   "annif": annif_table,
   "hybrid cost": hybrid_cost_table,
+  "learning": learning_table,
 }
 _KINDS = {
   "faults": faults_table,

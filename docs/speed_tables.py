@@ -164,3 +164,19 @@ def annif_table(names: list[str], results: pathlib.Path) -> str:
     cells = [f"{mark[metric]}{100 * row[metric]:.1f}{mark[metric]}" for metric in metrics]
     lines.append([_BESIDE_ANNIF[name], *cells, f"{row['minutes']:.1f}", f"{row['GB']:.1f}"])
   return markdown_table(["", "F1@5", "nDCG@10", "P@1", "minutes", "GB"], lines)
+
+
+def learning_table(_: list[str], results: pathlib.Path) -> str:
+  """Returns a Markdown table of what benchmarks.learning measured, a row for each set, in percent."""
+  metrics, lines = ("P@1", "P@5", "PSP@5", "R@100"), []
+  for path in sorted((results / "learning").glob("*.json")):
+    found = json.loads(path.read_text(encoding="utf-8"))
+    runs = [found["test"][run] for run in ("half", "learnt", "full")]
+    cells = [" / ".join(f"{100 * run[metric]:.1f}" for run in runs) for metric in metrics]
+    learn, train = found["seconds"]["learn"], found["seconds"]["train_full"]
+    new = []
+    for once in (found["after"]["1"], found["after"]["1, near"]):
+      shares = [f"{100 * once[curve]:.0f}" for curve in ("no learning", "learn only") if curve in once]
+      new.append(f"{' / '.join(shares)} of {once['cases']:,}" if shares else "")
+    lines.append([found["set"], *cells, f"{learn:.1f} / {train:.0f}", *new])
+  return markdown_table(["", *metrics, "seconds", "new labels", "of them near"], lines)
