@@ -10,8 +10,7 @@ after all portions, and by a run on all rows, `full`: that of benchmarks/accurac
 
 Labels without a point in the first half are new: "new R@10" counts these alone, and `after` how often one is
 among the first ten of a text that has it, by the number of earlier portions' texts with it; "1, near" if that
-is among the ten most alike so far, by the run's vectors. Texts that came before are left out there. They are
-learnt with all labels that they have so far, as tables merge rows; `repeated` counts them.
+is among the ten most alike so far, by the run's vectors. Texts that came before are left out there; `repeated` counts them.
 
 What is in --runs is not done again. Writes docs/results/learning/SET.json.
 """
@@ -115,7 +114,7 @@ def trained_on(dataset: data.Dataset, rows: np.ndarray, row: str, board: Board, 
   write_copy(pathlib.Path(board.data), pathlib.Path(place.data), rows[rows < num])
   model = Model.load(trained(dataset, row, place), scores="hybrid")
   same = list(model.keys) == list(dataset.label_keys)
-  if not same or list(model._run.dataset.train.texts) != list(dataset.train.texts[rows]):
+  if not same or list(model.dataset.train.texts) != list(dataset.train.texts[rows]):
     raise SystemExit(f"{place.data} has other rows or labels than {board.data}")
   return model
 
@@ -123,26 +122,24 @@ def trained_on(dataset: data.Dataset, rows: np.ndarray, row: str, board: Board, 
 def ranked(model: Model, split: data.Split) -> np.ndarray:
   """Ranks as an evaluation does, without filtered pairs; returns ids `[n, 100]`, padded with -1."""
   texts, depth = list(split.texts), min(_DEPTH, len(model.keys))
-  ids = model._rank(Queries(model.embed(texts), texts), depth, exclude=split.filter).ids
+  ranker = model._learner.now(opened=True).ranker
+  ids = ranker.rank(Queries(model.embed(texts), texts), depth, split.filter).ids
   return np.pad(ids, ((0, 0), (0, _DEPTH - depth)), constant_values=-1)
 
 
 def tested_then_taught(model: Model, halves: Halves, learn: dict | None) -> Rankings:
   """Ranks each portion, then learns it; returns ids of the second half and of the test rows, and seconds."""
   train, truth = halves.dataset.train, halves.dataset.train.unfiltered_positives.tolil().rows
-  known: dict[str, dict[int, None]] = {}  # the labels of each text, in order
   ids, seconds = [], []
   for number, rows in enumerate([halves.first, *halves.portions]):
     start = time.perf_counter()
     if number:
       ids.append(ranked(model, train.rows(rows)))
     ranked_at = time.perf_counter()
-    pairs = [(text, labels) for text, labels in zip(train.texts[rows], truth[rows]) if labels]
-    for text, labels in pairs:
-      known.setdefault(text, {}).update(dict.fromkeys(labels))
     if number and learn is not None:
-      texts = list(dict(pairs))
-      model.learn(texts, [[model.keys[label] for label in known[text]] for text in texts], **learn)
+      rows = [row for row in rows if truth[row]]
+      labels = [[model.keys[label] for label in truth[row]] for row in rows]
+      model.learn([train.texts[row] for row in rows], labels, **learn)
     seconds.append((ranked_at - start, time.perf_counter() - ranked_at))
   predict, learnt = np.array(seconds[1:]).T
   arrays = {"ids": np.concatenate(ids), "test": ranked(model, halves.dataset.test)}

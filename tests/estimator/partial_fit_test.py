@@ -14,7 +14,6 @@ from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import Labels
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.estimator import fitted as fitting
-from xmc_jax.runs.model import Model
 
 TEXTS, LABELS = made_texts.make()
 ZEBRA = "zebra crossing"  # no text has it
@@ -186,24 +185,17 @@ def test_classes_with_one_text_cannot_be_told_apart(made):
     made.learn([NEW], [[14]])
 
 
-def test_names_may_be_new(made, monkeypatch):
-  """They become classes, the last ones, and only if that is asked for."""
-
-  def learn(model, texts, labels, new_labels=False):  # stands in for what `Model.learn` adds
-    new = [name for row in labels for name in row if name not in list(model.keys)]
-    assert new_labels == bool(new)
-    if new:
-      Model.__init__(model, model._trained.with_labels(new), model._scores)
-    return np.arange(len(texts))
-
-  monkeypatch.setattr(Model, "learn", learn)
+def test_names_may_be_new(made):
+  """They become classes, the last ones, if that is asked for; what takes them back takes the classes back."""
   made.set_params(new_labels=True)
   made.partial_fit([NEW, ALIKE], [["yak", NAMES[2]], ["gnu"]], CLASSES)
   assert list(made.classes_) == [*NAMES, "yak", "gnu"]
   made.partial_fit([NEW], [["yak"]], CLASSES).partial_fit([NEW], [["yak"]], made.classes_)
-  assert made.predict(["yak"])[0][0] == "yak" and made.predict_proba([NEW]).shape == (1, 18)
+  for one in (made, pickle.loads(pickle.dumps(made))):
+    assert one.predict(["yak", NEW]) == [["yak"], ["yak"]] and one.predict_proba([NEW]).shape == (1, 18)
   with pytest.raises(UserError, match=r"labels were learnt, .*; add labels by their texts before"):
     made.add_labels(["an okapi"])
+  assert [made.undo() for _ in range(3)] == [1, 1, 2] and list(made.classes_) == NAMES
 
 
 def test_new_names_at_the_first_call(made, monkeypatch):

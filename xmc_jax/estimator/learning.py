@@ -88,7 +88,7 @@ class Learns(BaseEstimator):
         named = _named(given, space, model.keys, new)
       except DataError as error:
         raise LabelsError(str(error)) from None
-      return model.learn(texts, named, **({"new_labels": True} if new else {}))
+      return model.learn(texts, named, new_labels=bool(new))
 
   def unlearn(self, numbers: Iterable[int]) -> None:
     """Forgets for good the texts that `learn` returned these numbers for; see `xmc_jax.Model.unlearn`.
