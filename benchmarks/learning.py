@@ -10,7 +10,8 @@ after all portions, and by a run on all rows, `full`: that of benchmarks/accurac
 
 Labels without a point in the first half are new: "new R@10" counts these alone, and `after` how often one is
 among the first ten of a text that has it, by the number of earlier portions' texts with it; "1, near" if that
-is among the ten most alike so far, by the run's vectors. Texts that came before are left out there; `repeated` counts them.
+is among the ten most alike so far, by the run's vectors. Texts that came before are left out there;
+`repeated` counts them.
 
 What is in --runs is not done again. Writes docs/results/learning/SET.json.
 """
