@@ -300,6 +300,39 @@ def test_init_from_starts_with_the_parameters_of_another_run(finished, data, tmp
   assert commands.train_and_test(config, tmp_path / "second") == means
 
 
+@pytest.mark.parametrize("method", ["ova", "unidec"])
+def test_init_from_a_run_on_other_labels(method, tmp_path):
+  """Each label's row comes from there, by its key; new labels have a new run's, and words their ids."""
+  tables = {"ova": lambda params: params["table"], "unidec": lambda params: params["classifiers"]}
+  folder = tiny_runs.write_data(tmp_path / "data")
+  few = shutil.copytree(folder, tmp_path / "few")
+  order = [*range(10, 60), *range(5)]  # five labels are missing, and the others stand elsewhere
+  rows = (few / "lbl.json").read_text().splitlines()
+  (few / "lbl.json").write_text("".join(f"{rows[label]}\n" for label in order))
+  for name in ("trn", "tst"):
+    points = [json.loads(line) for line in (few / f"{name}.json").read_text().splitlines()]
+    for point in points:
+      point["target_ind"] = [order.index(label) for label in point["target_ind"] if label in order]
+      point["target_rel"] = [1.0] * len(point["target_ind"])
+    (few / f"{name}.json").write_text("".join(json.dumps(point) + "\n" for point in points))
+    (few / f"filter_labels_{ {'trn': 'train', 'tst': 'test'}[name] }.txt").write_text("")
+  settings = {"method.name": method, "train.num_epochs": 1}
+  xmc_jax.train(tiny_runs.config(few, **settings), tmp_path / "first")
+  first = runs.reopen(tmp_path / "first")
+  run = tiny_runs.open_run(folder, tmp_path / "second", **settings, init_from=str(tmp_path / "first"))
+  theirs, found, own = (
+    np.asarray(tables[method](params))
+    for params in (
+      first.trained().params,
+      run.initial_parameters()[0],
+      run.initial_parameters(from_other_run=False)[0],
+    )
+  )
+  np.testing.assert_array_equal(found[order], theirs[:55])
+  np.testing.assert_array_equal(found[5:10], own[5:10])
+  assert (tmp_path / "second/tokenizer.json").read_text() == (tmp_path / "first/tokenizer.json").read_text()
+
+
 @pytest.mark.parametrize(
   ("overrides", "message"),
   [

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from typing import cast
 
 import jax
@@ -71,6 +72,38 @@ def _leaves(tree: PyTree) -> list:
 def splits_rows(tree: PyTree, rules: tuple[tuple[str, tuple], ...]) -> bool:
   """Returns whether rules split the rows of any array of a tree."""
   return any(np.ndim(leaf) and any(_axes(path_name(path), rules)) for path, leaf in _leaves(tree))
+
+
+def rows_of_labels(
+  tree: PyTree,
+  like: PyTree,
+  rules: tuple[tuple[str, tuple], ...],
+  keys: tuple[Sequence[str], Sequence[str]],
+  most: int,
+) -> PyTree:
+  """Moves the rows of split arrays to where `like` has their labels; for other labels it has its own rows.
+
+  Args:
+    tree: arrays of other labels.
+    like: arrays of the labels wanted.
+    rules: as for `shard_tree`.
+    keys: of the labels of `tree`, and of those of `like`.
+    most: arrays that have a row for each label are padded by less than so many rows.
+  """
+  at = {key: row for row, key in enumerate(keys[0])}
+  ids = np.array([at.get(key, -1) for key in keys[1]])
+  known, own = np.flatnonzero(ids >= 0), {path_name(path): leaf for path, leaf in _leaves(like)}
+
+  def move(path, leaf):
+    name = path_name(path)
+    padding = len(leaf) - len(keys[0]) if name in own and np.ndim(leaf) and any(_axes(name, rules)) else -1
+    if not 0 <= padding < most or leaf.shape[1:] != own[name].shape[1:]:
+      return leaf
+    moved = np.array(own[name])
+    moved[known] = np.asarray(leaf)[ids[known]]
+    return moved
+
+  return jax.tree_util.tree_map_with_path(move, tree)
 
 
 def fit_rows(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], most: int) -> PyTree:

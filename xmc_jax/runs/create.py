@@ -258,7 +258,10 @@ def _tokenizer_name(config: ml_collections.ConfigDict) -> str:
 
 
 def _trained_tokenizer(config: ml_collections.ConfigDict, path: pathlib.Path) -> "Tokenizer":
-  if not path.exists():
+  theirs = pathlib.Path(config.init_from) / path.name
+  if not path.exists() and config.init_from and theirs.exists():  # its parameters are for its tokens
+    atomic.write_text(path, theirs.read_text(encoding="utf-8"))
+  elif not path.exists():
     say("prepare: training a tokenizer on the data's texts")
     raw = load_data(config, None, "")
     trained = data.train_tokenizer([*raw.train.texts, *raw.labels.texts], _TRAINED_VOCABULARY)

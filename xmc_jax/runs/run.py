@@ -169,12 +169,12 @@ class Run:
     rules, init_from_run = self.method.sharding_rules, self.method.init_from_run
     trained = other.trained()
     start = init_from_run(trained.snapshot(self)) if init_from_run else (trained.params, own[1])
-    theirs, ours = other.dataset.num_labels, self.dataset.num_labels
-    if sharding.splits_rows(own, rules) and theirs != ours:
-      raise UserError(f"it has {theirs:,} labels, and this run has {ours:,}")
     begun = methods.read_config(other.workdir / "config.json").mesh
     most = max(begun.data * begun.label, self.mesh.size)  # rows were padded to a multiple of its devices
     named, like = ({"params": params, "extra_state": extra} for params, extra in (start, own))
+    theirs, ours = (list(run.dataset.label_keys) for run in (other, self))
+    if sharding.splits_rows(own, rules) and theirs != ours:
+      named = sharding.rows_of_labels(named, like, rules, (theirs, ours), most)
     fitted = sharding.fit_rows(named, like, rules, most=most)
     return fitted["params"], fitted["extra_state"]
 
