@@ -357,6 +357,26 @@ def test_files_that_depend_on_it(workdir, tmp_path):
   assert "learnt.jsonl" in combine._LEFT_OUT and "learnt.jsonl" in files._NEEDED
 
 
+def test_labels_that_are_mixed_up_are_doubted(workdir, capsys):
+  """They are learnt all the same, and can be taken back. Right ones, few ones and new ones raise no doubt."""
+  model = xmc_jax.Model.load(workdir)
+  test, doubted = model.dataset.test, "fit their texts no better than others"
+  rows = [row for row in range(40) if test.truth[row].nnz]
+  texts = [test.texts[row] for row in rows]
+  labels = [[model.keys[label] for label in test.truth[row].indices] for row in rows]
+  before = answers(model)
+  for given in (labels, [["zorn blick"]] * len(rows), [[model.keys[7]]] * len(rows)):
+    model.learn(texts, given, new_labels=True)
+    assert doubted not in capsys.readouterr().err
+    model.undo()
+  model.learn(texts[:19], labels[1:20])
+  assert doubted not in capsys.readouterr().err
+  model.undo()
+  assert len(model.learn(texts, labels[1:] + labels[:1])) == len(rows)
+  assert doubted in capsys.readouterr().err and answers(model) != before
+  assert model.undo() == len(rows) and answers(model) == before
+
+
 def test_several_processes_do_not_learn_together(trained, monkeypatch):
   model = xmc_jax.Model.load(trained)
   monkeypatch.setattr(runtime, "is_alone", lambda: False)

@@ -316,7 +316,7 @@ def test_init_from_a_run_on_other_labels(method, tmp_path):
       point["target_rel"] = [1.0] * len(point["target_ind"])
     (few / f"{name}.json").write_text("".join(json.dumps(point) + "\n" for point in points))
     (few / f"filter_labels_{ {'trn': 'train', 'tst': 'test'}[name] }.txt").write_text("")
-  settings = {"method.name": method, "train.num_epochs": 1}
+  settings = {**(tiny_runs.UNIDEC if method == "unidec" else {"method.name": method}), "train.num_epochs": 1}
   xmc_jax.train(tiny_runs.config(few, **settings), tmp_path / "first")
   first = runs.reopen(tmp_path / "first")
   run = tiny_runs.open_run(folder, tmp_path / "second", **settings, init_from=str(tmp_path / "first"))

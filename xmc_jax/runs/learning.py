@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import data
+from xmc_jax.console import say
 from xmc_jax.data import Dataset
 from xmc_jax.data.added import vocabulary_of
 from xmc_jax.data.arrays import well_formed
@@ -21,7 +22,8 @@ from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.grown import Rows
 from xmc_jax.retrieval.hybrid import HybridRanker
-from xmc_jax.runs import corpora
+from xmc_jax.retrieval.sources import Queries
+from xmc_jax.runs import corpora, label_doubts
 from xmc_jax.runs.best_labels import check_texts
 from xmc_jax.storage import locks, run_folder
 from xmc_jax.storage.journal import Batch, Journal, without
@@ -106,10 +108,21 @@ class Learner:
         return np.zeros(0, np.int64)
       first = self._journal.next_id
       batch = Batch(list(range(first, first + len(plain))), plain, keys, new)
-      learnt = self._after(now, [batch])
+      question = self._doubt(batch) if len(plain) >= label_doubts.FEWEST else ""
+      learnt = self._after(self._now or now, [batch])
       self._journal.append(batch)
       self._now = learnt
+    if question:
+      say(f"note: {question}")
     return np.array(batch.ids, np.int64)
+
+  def _doubt(self, batch: Batch) -> str:
+    """Returns what speaks against the labels of texts that are not learnt yet; '' if nothing does."""
+    now = self.now(opened=True)
+    id_of = self._ids_of({key for of_text in batch.labels for key in of_text}, now)
+    labels = [[id_of[key] for key in of_text if key in id_of] for of_text in batch.labels]
+    queries = Queries(self._embedded(batch.texts), batch.texts)
+    return label_doubts.doubt(cast(HybridRanker, now.ranker), queries, labels, now.dataset.num_labels)
 
   def unlearn(self, ids: Iterable[int]) -> None:
     """Forgets texts for good; see `Model.unlearn`."""
