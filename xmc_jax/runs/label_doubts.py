@@ -38,6 +38,6 @@ def doubt(ranker: HybridRanker, queries: Queries, labels: Sequence[Sequence[int]
   if total < FEWEST or own - other > 2 * (own + other) ** 0.5:
     return ""
   return (
-    f"these labels fit their texts no better than others: {own:,} of {total:,} are among the best {depth} that "
-    f"the run finds for their text, and {other:,} for another one; if they are mixed up, --undo takes them back"
+    f"these labels fit their texts no better than others: {own:,} of {total:,} are among the {depth} best "
+    f"for their text, {other:,} for another one; if they are mixed up, --undo takes them back"
   )
