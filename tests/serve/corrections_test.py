@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 
+import jax
 import numpy as np
 import pytest
 from made_servers import BEARER, TOKEN, StandIn, train
@@ -182,6 +183,19 @@ def test_the_schema_describes_it(client):
 
 
 # --- one writer, many readers ---
+
+
+def test_learning_compiles_nothing(workdir):
+  compiled: list[str] = []
+  with client_of(xmc_jax.Model.load(workdir, warm=False)) as client:
+    listen = lambda event, *_, **__: compiled.append(event) if "compile" in event else None
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    for number in (1, 9, 40):
+      lesson = {"texts": [f"{NEW} {row}" for row in range(number)], "labels": [["l7"]] * number}
+      assert client.post("/learn", json=lesson, headers=BEARER).status_code == 200
+      found = client.post("/predict", json={"text": NEW, "explain": True}).json()["predictions"]
+      assert found[0]["labels"][0]["key"] == "l7"
+  assert not compiled
 
 
 def test_few_corrections_wait_and_one_is_learnt_at_a_time(client, model, monkeypatch):
