@@ -60,8 +60,8 @@ def _use(mode: str, workdir: pathlib.Path, given: dict[str, str]) -> None:
     if mode == "evaluate":
       commands.test(workdir, output, scores, backend, options.CHECKPOINT.value, options.INPUT.value, given)
     elif mode == "serve":
-      asked = ("host", "port", "k", "allowed_hosts", "max_text_length", "threshold", "add_labels")
-      commands.serve(workdir, backend=backend, **_values("scores", *asked, "title", "description", "example"))
+      asked = "host port k allowed_hosts max_text_length threshold add_labels title description example"
+      commands.serve(workdir, backend=backend, **_values("scores", "learn_token_file", *asked.split()))
     elif mode == "learn":
       commands.learn(workdir, options.INPUT.value, given, options.UNLEARN.value, options.NEW_LABELS.value)
     elif mode == "export":

@@ -4,7 +4,7 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 from annif_client import AnnifClient
-from made_servers import StandIn, in_thread
+from made_servers import BEARER, TOKEN, StandIn, in_thread
 from starlette.testclient import TestClient
 
 from xmc_jax import serve
@@ -149,3 +149,40 @@ def test_another_project_is_not_found_as_annifs_client_expects(client):
 def test_only_forms_are_read(client, kind):
   answer = client.post(URL, content="text=abc", headers={"content-type": kind})
   assert answer.status_code == 415 and "send a form" in answer.json()["error"]
+
+
+def test_annifs_own_client_teaches():
+  model = Library()
+  limits = serve.Limits(max_text_length=5, max_texts=2)
+  document = {"text": "abcdefg", "metadata": {"a": "b"}, "document_id": "7"}
+  document["subjects"] = [{"uri": "l1", "label": "another"}, {"uri": "l2"}]
+  with in_thread(serve.app(model, name="tags", limits=limits, learn_token=TOKEN)) as port:
+    client = AnnifClient(f"http://127.0.0.1:{port}/v1/")
+    with pytest.raises(IOError, match="401"):
+      client.learn("tags", [document])
+    client._headers = BEARER
+    answer = client.learn("tags", [document, {"text": "b", "subjects": [{"uri": "l3"}]}])
+    assert answer.status_code == 204 and not answer.content
+    assert model.learnt == [("abcde", ["l1", "l2"]), ("b", ["l3"])]
+    with pytest.raises(ValueError, match="Project 'other' not found"):
+      client.learn("other", [document])
+
+
+@pytest.mark.parametrize(
+  ("body", "words"),
+  [
+    ([{"text": "a", "subjects": [{"uri": "nix"}]}], "labels that the run lacks: 1, such as 'nix'"),
+    ([{"text": "a", "subjects": [{"uri": "l1"}]}] * 4, "at most 3 documents"),
+    ([{"text": "a", "subjects": []}], "a text without labels would be forgotten"),
+    ([{"text": "a"}], "[0].subjects is wrong: field required"),
+    ([{"text": "a", "subjects": [{"label": "l1"}]}], "[0].subjects[0].uri is wrong"),
+    ({"text": "a", "subjects": []}, "the body must be a JSON list, such as [{"),
+  ],
+)
+def test_documents_that_are_not_learnt(body, words):
+  model = Library()
+  limits = serve.Limits(max_texts=3)
+  with TestClient(serve.app(model, name="tags", limits=limits, learn_token=TOKEN)) as client:
+    answer = client.post("/v1/projects/tags/learn", json=body, headers=BEARER)
+  assert answer.status_code == 422 and words in answer.json()["error"]
+  assert not model.learnt

@@ -8,7 +8,7 @@ import shutil
 
 import docx
 import pytest
-from made_servers import HOSTILE_QUERY, StandIn, in_thread, running, train
+from made_servers import HOSTILE_QUERY, TOKEN, StandIn, in_thread, learning, running, train
 
 import xmc_jax
 from xmc_jax import serve
@@ -260,6 +260,80 @@ def test_a_part_of_the_vocabulary_ticks_and_files(browser):
     page.wait("return text.value === 'Art and music'")
     page.run(drop, ["%PDF-1.4"], "a.pdf", "application/pdf")
     page.wait("return document.getElementById('status').textContent.includes('expected a PDF or Word file')")
+
+
+def test_a_correction_changes_the_answer(browser, workdir, tmp_path):
+  """By the keyboard alone, after a wrong token and an unknown label; a text without labels is not saved."""
+  from selenium.webdriver.common.keys import Keys
+
+  copied, text = shutil.copytree(workdir, tmp_path / "run"), "zathura quux of the unseen"
+  names = xmc_jax.Model.load(copied, warm=False).predict([text], 5)[2][0]
+  with running(copied, *learning(tmp_path)) as server:
+    page = Page(browser, server.port).open()
+    assert page.run("return correction.hidden")
+    page.type(text, names)
+    can_save = lambda: not page.run("return document.getElementById('save').disabled")
+    active = "return document.activeElement.id || document.activeElement.ariaLabel"
+    page.run("document.getElementById('take-1').focus()")
+    page.press(Keys.TAB)
+    assert page.run(active) == f"{shown(names[1])} is wrong"
+    page.press(Keys.SPACE)
+    page.run("tokenField.focus()")
+    page.press("wrong")
+    assert not can_save()  # crosses alone
+    page.run("document.getElementById('take-2').focus()")
+    page.press(Keys.SPACE)
+    assert can_save() and page.run("return document.querySelectorAll('.wrong').length") == 1
+    page.press(Keys.TAB, Keys.SPACE)  # a cross takes the tick away
+    assert not can_save() and page.run("return document.querySelectorAll('.wrong').length") == 2
+    page.run("document.getElementById('take-2').focus()")
+    page.press(Keys.SPACE)  # and the other way round
+    assert page.run("return document.querySelectorAll('.wrong').length") == 1
+    page.run("missing.focus()")
+    page.press("l41", Keys.ENTER, "no such label", Keys.TAB)
+    assert page.run(active) == "token"
+    page.press(Keys.TAB)
+    assert page.run(active) == "save"
+    said = "return document.getElementById('saved').textContent.startsWith(arguments[0])"
+    for told in ("The token is wrong.", "labels that the run lacks: 1, such as 'no such label'"):
+      page.press(Keys.ENTER)
+      page.wait(said, told)
+      assert page.run("return saved.classList.contains('error')")
+      if "token" in told:
+        assert page.run(active) == "token" and not can_save()
+        page.press(TOKEN)
+    page.run("missing.focus()")
+    page.press(*[Keys.BACKSPACE] * 14)
+    page.run("save.focus()")
+    page.press(Keys.ENTER)
+    page.wait(said, "Saved; predictions use it from now on.")
+    page.wait("return document.querySelector('.name').textContent !== arguments[0]", shown(names[0]))
+    assert page.run("return tokenField.parentElement.hidden && !tokenField.value")
+    assert page.run("return localStorage.length + sessionStorage.length + document.cookie.length") == 0
+    (found,) = server.predict(text=text, k=2)
+    third = next(label["key"] for label in found["labels"] if label["text"] == names[2])
+    assert {label["key"] for label in found["labels"]} == {third, "l41"}
+    assert page.texts(".name")[:2] == [shown(label["text"]) for label in found["labels"]]
+    assert page.run("return list.querySelectorAll('[id^=take]:checked').length") == 1
+    page.type("barn kelt", [server.predict(text="barn kelt")[0]["labels"][0]["text"]])
+    assert page.run("return missing.value + saved.textContent") == "" and not can_save()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_corrections_are_readable_everywhere(browser, size, scheme):
+  with in_thread(serve.app(StandIn(), name="tags", learn_token=TOKEN)) as port:
+    page = Page(browser, port).open(size, scheme)
+    page.type("abc", ["label 0"])
+    page.run("for (const box of document.querySelectorAll('#take-0, .cross')) box.click()")
+    page.run("document.getElementById('take-0').click(); tell('W'.repeat(300), true)")
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert not [one for one in page.run(CONTRASTS) if one[1] < 4.5]
+    heights = "return [...document.querySelectorAll('.marks input, #save')].map((e) => e.offsetHeight)"
+    assert min(page.run(heights)) >= 24
+    unnamed = """return [...document.querySelectorAll('main input, main textarea')]
+      .filter((e) => !(e.labels?.length || e.ariaLabel)).map((e) => e.outerHTML)"""
+    assert page.run(unnamed) == []
 
 
 def test_words_of_ones_own_and_probabilities_that_are_far_off(browser, workdir, tmp_path):

@@ -5,13 +5,14 @@ import re
 import shlex
 
 import pytest
-from made_servers import ROOT, StandIn, running, train
+from made_servers import ROOT, TOKEN, StandIn, learning, running, train
 from starlette.testclient import TestClient
 
 from xmc_jax import serve
-from xmc_jax.serve import api, server
+from xmc_jax.serve import api, corrections, server
 
 PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+LEARNING = (ROOT / "docs" / "learning.md").read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:
@@ -19,22 +20,24 @@ def section(title: str) -> str:
   return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)[1]
 
 
-def requests() -> list[tuple[str, str, dict, bytes | None]]:
-  """(method, path, headers, body) of every curl command on the page."""
+def requests(page: str = PAGE) -> list[tuple[str, str, dict, bytes | None]]:
+  """(method, path, headers, body) of every curl command on a page; a label to learn is one of the tests'."""
   found = []
-  for line in re.findall(r"^curl .*", PAGE, re.M):
-    _, address, *options = shlex.split(line)
-    given = dict(zip(options[::2], options[1::2]))
-    assert set(given) <= {"-H", "-d"}
-    headers = dict([given["-H"].split(": ")]) if "-H" in given else {}
-    body = given["-d"].encode() if "-d" in given else None
+  for line in re.findall(r"^curl .*", page, re.M):
+    _, address, *options = shlex.split(
+      line.replace("$(cat learn.token)", TOKEN).replace('["mpg321"]', '["l7"]')
+    )
+    given = list(zip(options[::2], options[1::2]))
+    assert {name for name, _ in given} <= {"-H", "-d"}
+    headers = dict(value.split(": ") for name, value in given if name == "-H")
+    body = next((value.encode() for name, value in given if name == "-d"), None)
     found.append(("POST" if body else "GET", address.removeprefix("http://127.0.0.1:8000"), headers, body))
   return found
 
 
 @pytest.fixture(scope="module")
 def client():
-  with TestClient(serve.app(StandIn())) as client:
+  with TestClient(serve.app(StandIn(), learn_token=TOKEN)) as client:
     yield client
 
 
@@ -60,11 +63,12 @@ def test_the_limits_are_these(client):
   assert f"{limits.max_waiting_texts} texts wait" in said and f"{server._MAX_CONNECTIONS} connections" in said
   assert f"up to {server._DRAIN_SECONDS} seconds" in said
   assert f"up to {1000 * limits.max_wait_seconds:g} ms" in said
+  assert f"{corrections._MOST} corrections wait" in said
 
 
 def test_routes_statuses_and_metrics_are_listed(client):
   statuses = set(map(int, re.findall(r"\d{3}", "".join(re.findall(r"^\| ([\d, ]+) \|", PAGE, re.M)))))
-  assert set(api._ERRORS) | {404, 405} == statuses
+  assert set(api._ERRORS) | {401, 404, 405} == statuses
   schema = client.get("/openapi.json").json()
   of_schema = {(method.upper(), path) for path, methods in schema["paths"].items() for method in methods}
   routes = re.findall(r"^\| `(GET|POST) (\S+)` \|", PAGE, re.M)
@@ -76,7 +80,11 @@ def test_routes_statuses_and_metrics_are_listed(client):
 
 @pytest.mark.slow
 def test_the_command_serves(tmp_path):
-  with running(train(tmp_path, num_epochs=1)) as server:
+  with running(train(tmp_path, num_epochs=1), *learning(tmp_path)) as server:
+    answers = [server.ask(method, path, body, headers) for method, path, headers, body in requests(LEARNING)]
+    assert [status for status, *_ in answers] == [200] * 3
+    before, after = (json.loads(answers[at][2])["predictions"][0]["labels"][0]["key"] for at in (0, 2))
+    assert before != after == "l7"  # as docs/learning.md says
     for method, path, headers, body in requests():
       assert server.ask(method, path, body, headers)[0] == 200, path
     shown = re.search(r"`(serving .*? labels of .*?)`", PAGE)[1]

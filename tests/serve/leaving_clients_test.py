@@ -5,19 +5,22 @@ import contextlib
 import json
 
 import pytest
-from made_servers import StandIn
+from made_servers import BEARER, TOKEN, StandIn
 
 from xmc_jax import serve
 
 
 class Client:
-  """Asks an ASGI application for one text, and stays until it is told to leave."""
+  """Asks an ASGI application for one text, or with labels teaches it, and stays until it is told to leave."""
 
-  def __init__(self, application, text: str):
+  def __init__(self, application, text: str, **labels):
     self.leaves, self.sent = asyncio.Event(), []
-    self._messages = [{"type": "http.request", "body": json.dumps({"text": text}).encode()}]
-    scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "root_path": ""}
-    scope |= {"headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http"}
+    self._messages = [{"type": "http.request", "body": json.dumps({"text": text, **labels}).encode()}]
+    path = "/learn" if labels else "/predict"
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": ""}
+    given = {"content-type": "application/json", **BEARER}
+    headers = [(name.lower().encode(), value.encode()) for name, value in given.items()]
+    scope |= {"headers": headers, "http_version": "1.1", "scheme": "http"}
     self.asking = asyncio.ensure_future(application(scope, self._receive, self._send))
 
   async def _receive(self):
@@ -35,7 +38,7 @@ def application():
   with contextlib.ExitStack() as stack:
 
     def make(model):
-      served = serve.app(model)
+      served = serve.app(model, learn_token=TOKEN)
       stack.callback(served.state.worker.close)
       return served
 
@@ -87,3 +90,27 @@ def test_a_client_that_leaves_while_the_model_works_on_its_text_harms_nobody(app
     return [client.sent[0]["status"] for client in (leaving, staying)]
 
   assert asyncio.run(ask()) == [499, 200] and not capsys.readouterr().err
+
+
+def test_a_correction_that_was_begun_is_learnt_and_one_that_waits_is_not(application):
+  model = StandIn()
+  served = application(model)
+
+  async def teach():
+    await asyncio.wrap_future(served.state.worker.start())
+    model.learns_on.clear()
+    begun = Client(served, "begun", labels=["l1"])
+    await until(lambda: "begun" in model.begun)
+    waiting, staying = (Client(served, text, labels=["l2"]) for text in ("waits", "stays"))
+    await asyncio.sleep(0.1)
+    asking = Client(served, "a text to predict")
+    await asyncio.wait_for(asking.asking, 10)  # meanwhile
+    for client in (begun, waiting):
+      client.leaves.set()
+      await asyncio.wait_for(client.asking, 10)
+    model.learns_on.set()
+    await asyncio.wait_for(staying.asking, 10)
+    return [client.sent[0]["status"] for client in (begun, waiting, staying, asking)]
+
+  assert asyncio.run(teach()) == [499, 499, 200, 200]
+  assert model.learnt == [("begun", ["l1"]), ("stays", ["l2"])]

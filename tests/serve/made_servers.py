@@ -20,6 +20,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 _TAKEN = "document.title='taken'"
 HOSTILE = f'<script>{_TAKEN}</script><img src=x onerror="{_TAKEN}"> \u202egnp\u202c barn'
 HOSTILE_QUERY = "script document title taken barn"
+TOKEN = "correct-horse-battery"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 def train(place: pathlib.Path, num_epochs: int = 2, *, report: bool = False) -> pathlib.Path:
@@ -40,7 +42,12 @@ def train(place: pathlib.Path, num_epochs: int = 2, *, report: bool = False) -> 
 
 
 class StandIn:
-  """Answers as a model does, without JAX: label i of a text has the score 1 / (i + length of the text)."""
+  """Answers as a model does, without JAX: label i of a text has the score 1 / (1 + i + length of the text).
+
+  Attributes:
+    goes_on, learns_on: predictions and learning wait while these are cleared.
+    begun, learnt: texts that `learn` got, and those that it has learnt, with their labels.
+  """
 
   step, gives_probabilities, calibration_error, is_calibrated = 7, True, None, None
   labels = tuple(f"label {number}" for number in range(30))
@@ -50,6 +57,9 @@ class StandIn:
     self.batches = []
     self.goes_on = threading.Event()
     self.goes_on.set()
+    self.learns_on = threading.Event()
+    self.learns_on.set()
+    self.begun, self.learnt = [], []
 
   def warm(self, num_texts, depths):
     pass
@@ -82,6 +92,14 @@ class StandIn:
     why["voters"] = [{"text": "a", "weight": 0.5}]
     return ids, scores, names, *([[[why] * (num_explained or k) for _ in texts]] if explain else [])
 
+  def learn(self, texts, labels):
+    self.begun += texts
+    self.learns_on.wait(30)
+    if unknown := [label for of_text in labels for label in of_text if label not in self.keys]:
+      raise UserError(f"labels that the run lacks: {len(unknown)}, such as {unknown[0]!r}")
+    self.learnt += zip(texts, labels, strict=True)
+    return np.arange(len(self.learnt) - len(texts), len(self.learnt))
+
   def embed(self, texts):
     self.batches.append((len(texts), 0, False))
     return np.array([[len(text), np.nan] for text in texts], np.float32)
@@ -107,6 +125,12 @@ def in_thread(application):
   finally:
     server.should_exit = True
     thread.join(10)
+
+
+def learning(place: pathlib.Path) -> list[str]:
+  """The arguments of a server that learns from those who have `TOKEN`, which is put into a file here."""
+  (place / "learn.token").write_text(f"{TOKEN}\nmore\n")
+  return ["--learn", f"--learn_token_file={place / 'learn.token'}"]
 
 
 class Server:

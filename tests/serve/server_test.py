@@ -2,7 +2,9 @@
 
 import concurrent.futures
 import http.client
+import itertools
 import json
+import shutil
 import signal
 import socket
 import sys
@@ -10,7 +12,7 @@ import threading
 import time
 
 import pytest
-from made_servers import ROOT, running, train
+from made_servers import BEARER, ROOT, learning, running, train
 
 import xmc_jax
 from tests import command_lines
@@ -116,6 +118,46 @@ def test_after_a_kill_under_load_it_starts_again_on_the_same_port(workdir, expec
     assert again.port == port
     found = again.predict(texts=TEXTS, k=3)
     assert [[label["id"] for label in of["labels"]] for of in found] == expected
+
+
+def test_what_was_acknowledged_before_a_kill_is_there_at_the_next_start(workdir, tmp_path):
+  """Of clients that teach one text after the other: all that got an answer, and at most one more of each."""
+  copied, arguments, answered = shutil.copytree(workdir, tmp_path / "run"), learning(tmp_path), []
+
+  def teach(server, client):
+    for number in itertools.count():
+      text, label = f"taught {client} {number}", f"l{(7 * client + number) % 60}"
+      try:
+        status, _, content = server.ask("POST", "/learn", {"text": text, "labels": [label]}, BEARER)
+      except (OSError, http.client.HTTPException):
+        return
+      assert status == 200, content
+      answered.append((text, label, json.loads(content)["numbers"]))
+
+  for least in (3, 12):  # a kill at once after an answer, and one of a server that had replayed
+    with running(copied, *arguments) as server, concurrent.futures.ThreadPoolExecutor(3) as pool:
+      teaching = [pool.submit(teach, server, client) for client in range(least, least + 3)]
+      while len(answered) < least and not any(one.done() for one in teaching):
+        time.sleep(0.001)
+      server.process.kill()
+      assert server.ended() == -signal.SIGKILL
+      _ = [one.result(30) for one in teaching]
+  numbers = [number for *_, of_text in answered for number in of_text]
+  assert len(answered) >= 12 and len(set(numbers)) == len(numbers)
+  with running(copied, *arguments) as again:
+    found = again.predict(texts=[text for text, *_ in answered], k=60, explain=True)
+    for (text, label, _), of_text in zip(answered, found, strict=True):
+      (why,) = (one["why"] for one in of_text["labels"] if one["key"] == label)
+      assert text in [voter["text"] for voter in why["voters"]]
+  assert len((copied / "learnt.jsonl").read_text().splitlines()) <= len(answered) + 6
+
+
+def test_a_run_that_cannot_learn_and_a_bad_token_end_in_one_line(workdir, tmp_path):
+  _, token_file = learning(tmp_path)
+  given = (f"--workdir={workdir}", "--port=0", "--learn", token_file)
+  assert "remember nothing; give --scores=hybrid" in line_of(*given, "--scores=fused")
+  (tmp_path / "learn.token").write_text("short\n")
+  assert "the first line must be a token: 16 or more" in line_of(*given)
 
 
 def test_a_full_queue_is_refused_with_a_time_to_come_again(workdir):

@@ -227,21 +227,23 @@ def serve(
   title: str,
   description: str,
   example: Sequence[str],
+  learn_token_file: str,
 ) -> None:
   """Runs `--mode=serve`: serves a run over HTTP until it is stopped.
 
   Takes the flags of the same names (flags.py); `add_labels` as `Model.load` reads it.
 
   Raises:
-    UserError: a library is missing, the port is in use, or the run cannot be opened.
+    UserError: a library is missing, the port is in use, or the run cannot be opened, or cannot learn.
   """
   from xmc_jax import serve as serving
 
   serving.check_installed()
-  from xmc_jax.serve import server
+  from xmc_jax.serve import options, server
 
   if not add_labels:  # else they count, too
     check_k(k, data.read_manifest(workdir / "data")["counts"]["labels"]["texts"], threshold)
+  token = options.read_token(pathlib.Path(learn_token_file).expanduser()) if learn_token_file else ""
   usual = serving.Limits()
   with server.bound_socket(host, port) as taken:  # before the run is opened, which takes a while
     say(f"opening {workdir}")
@@ -259,5 +261,6 @@ def serve(
       allowed_hosts=server.known_names(host, taken, allowed_hosts),
       page_text=serving.PageText(title, description, tuple(example)),
       threshold=threshold,
+      learn_token=token,
     )
     server.serve(application, taken, host)

@@ -88,6 +88,10 @@ ALLOWED_HOSTS = flags.DEFINE_list(
 TITLE = flags.DEFINE_string("title", "", "serve: the page's title; the run's name if not given")
 DESCRIPTION = flags.DEFINE_string("description", "", "serve: a sentence below the page's title")
 EXAMPLE = flags.DEFINE_multi_string("example", [], "serve: a text to try on the page; may be repeated")
+LEARN = flags.DEFINE_bool("learn", False, "serve: take corrections, from clients that have the token")
+LEARN_TOKEN_FILE = flags.DEFINE_string(
+  "learn_token_file", "", "serve: a file whose first line is the token for --learn, of 16 characters or more"
+)
 
 _READING = re.compile(r"--config\.data\.(\w+)=(.*)", re.DOTALL)
 _MOST_LABELS = 100  # of a text, where --labels chooses by scores
@@ -104,7 +108,7 @@ _USES = {
   "combine": "workdir",
   "learn": "workdir input new_labels undo unlearn",
   "serve": "workdir scores backend threshold k add_labels host port allowed_hosts max_text_length title "
-  "description example",
+  "description example learn learn_token_file",
 }
 
 
@@ -168,6 +172,8 @@ def check(argv: list[str]) -> None:
     raise UserError(f"--config.data.{next(iter(reading))} reads --input=FILE, which is missing")
   if mode == "learn" and [bool(INPUT.value), UNDO.value, bool(UNLEARN.value)].count(True) != 1:
     raise UserError("--mode=learn takes one of --input=FILE, --undo and --unlearn=NUMBER")
+  if mode == "serve" and LEARN.value != bool(LEARN_TOKEN_FILE.value):
+    raise UserError("--learn and --learn_token_file=FILE go together; the file has the clients' token")
   if reading:
     config = methods.default_config()
     config.data.update(reading)

@@ -170,8 +170,10 @@ class Run:
     trained = other.trained()
     start = init_from_run(trained.snapshot(self)) if init_from_run else (trained.params, own[1])
     begun = methods.read_config(other.workdir / "config.json").mesh
-    most = max(begun.data * begun.label, self.mesh.size)  # rows were padded to a multiple of its devices
+    most = max(begun.data * begun.label, self.mesh.size)  # rows are padded to a multiple of devices
     named, like = ({"params": params, "extra_state": extra} for params, extra in (start, own))
+    if other.config.data.path != self.config.data.path:
+      say(f"note: metrics on held-out rows are too high if {other.workdir} was trained on them")
     theirs, ours = (list(run.dataset.label_keys) for run in (other, self))
     if sharding.splits_rows(own, rules) and theirs != ours:
       named = sharding.rows_of_labels(named, like, rules, (theirs, ours), most)

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import py3langid
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from pydantic import BaseModel, Field
 
 import xmc_jax
 from xmc_jax.errors import UserError
 from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.serve import answers
+from xmc_jax.serve.corrections import Corrections
 from xmc_jax.serve.worker import Label, ModelWorker
 
 _FORM = "application/x-www-form-urlencoded"
@@ -37,6 +38,19 @@ class Batch(BaseModel):
   """Asks for suggestions for texts."""
 
   documents: list[Document] = Field(min_length=1)
+
+
+class Subject(BaseModel):
+  """Names a label by its key."""
+
+  uri: str
+
+
+class IndexedDocument(BaseModel):
+  """Holds a text with its right labels."""
+
+  text: str
+  subjects: list[Subject]
 
 
 class LanguageRequest(BaseModel):
@@ -101,6 +115,23 @@ def add_routes(api: FastAPI, worker: ModelWorker, name: str) -> None:
     best_first = sorted(found.items(), key=lambda one: -one[1])
     results = [{"language": language, "score": round(score, 6)} for language, score in best_first]
     return answers.as_json({"results": results})
+
+
+def add_learn_route(api: FastAPI, worker: ModelWorker, name: str, corrections: Corrections) -> None:
+  """Adds `/v1/projects/…/learn`."""
+  path, dependencies = "/v1/projects/{project_id}/learn", [Depends(corrections.check)]
+
+  @api.post(path, status_code=204, response_class=Response, dependencies=dependencies)
+  async def learn(project_id: str, body: list[IndexedDocument], request: Request) -> Response:
+    """Learns from documents whose labels are right, as Annif does."""
+    if project_id != name:
+      return _unknown(project_id)
+    if len(body) > worker.limits.max_texts:
+      raise HTTPException(422, f"give at most {worker.limits.max_texts} documents")
+    texts = [document.text[: worker.limits.max_text_length] for document in body]  # as they are asked for
+    labels = [[subject.uri for subject in document.subjects] for document in body]
+    await corrections.learn(texts, labels, request)
+    return Response(status_code=204)
 
 
 def _project(worker: ModelWorker, name: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from xmc_jax import sanitize
 from xmc_jax.serve.worker import Label
 
 _LONGEST = 80  # characters of a key of the client's in a message
+_EXAMPLES = '{"text": "a window manager"}', '[{"text": "a window manager", "subjects": [{"uri": "x11"}]}]'
 
 
 def as_json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -49,11 +50,15 @@ def _rounded(label: Label) -> Label:
   return {**label, "score": round(label["score"], 6) if math.isfinite(label["score"]) else None}
 
 
-def check_lengths(texts: Sequence[str], longest: int) -> None:
-  """Refuses texts of more than `longest` characters."""
+def texts_of(asked: Any, longest: int) -> list[str]:
+  """Returns the texts of a body, `text` or `texts`; refuses both, neither, and any too long."""
+  if (asked.text is None) == (asked.texts is None):
+    raise HTTPException(422, 'give either "text" or "texts"')
+  texts = asked.texts if asked.text is None else [asked.text]
   # pydantic counts no letters of a text with half an emoji, which JSON may hold.
   if (length := max(map(len, texts), default=0)) > longest:
     raise HTTPException(422, f"a text has {length} characters, more than this server's limit of {longest}")
+  return texts
 
 
 async def answered(answer: Future, request: Request) -> Any:
@@ -84,7 +89,8 @@ def sentence_of(refused: RequestValidationError) -> str:
   fault = refused.errors()[0]
   _, *place = fault["loc"]
   if not place:
-    return 'the body must be a JSON object, such as {"text": "a window manager"}'
+    is_list = fault["type"] == "list_type"
+    return f"the body must be a JSON {'list' if is_list else 'object'}, such as {_EXAMPLES[is_list]}"
   keys = (f"[{key}]" if isinstance(key, int) else f".{key}"[:_LONGEST] for key in place)
   where = "".join(keys).removeprefix(".")  # as in Python: texts[3]
   if fault["type"] == "extra_forbidden":

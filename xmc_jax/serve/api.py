@@ -18,7 +18,7 @@ from xmc_jax.data import extracted
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.model import Model
-from xmc_jax.serve import annif_api, answers, schemas
+from xmc_jax.serve import annif_api, answers, corrections, schemas
 from xmc_jax.serve.guard import Guard, host_names
 from xmc_jax.serve.metrics import CONTENT_TYPE, Metrics
 from xmc_jax.serve.options import Limits, PageText
@@ -37,6 +37,7 @@ _WITH_BODY: dict[int | str, dict[str, Any]] = {
   status: {"model": schemas.ErrorAnswer, "description": why} for status, why in _ERRORS.items()
 }
 _PAGE = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
+_PAGE |= {"/correction.js": "correction.js"}
 _FILES = ("application/pdf", "application/vnd.openxmlformats-officedocument.wordprocessingml.document")
 _MOST_FILES = 4  # whose text is extracted, or waits for that
 _MOST_PARTS = 100  # of a vocabulary, for the page to offer
@@ -53,6 +54,7 @@ def app(
   allowed_hosts: Sequence[str] = (),
   page_text: PageText = _USUAL,
   threshold: float = -math.inf,
+  learn_token: str = "",
 ) -> FastAPI:
   """Returns the page and the API over a model as an ASGI application, for a server of your own.
 
@@ -68,10 +70,11 @@ def app(
       them where only this machine should reach it, against DNS rebinding.
     page_text: the page's title, description and examples.
     threshold: the least score of a label where a request does not say.
+    learn_token: lets clients that send it teach the model (`/learn`); '' lets nobody.
 
   Raises:
-    UserError: a library of the extra `serve` is not installed, a limit cannot work, or an allowed host is no
-      name.
+    UserError: a library of the extra `serve` is not installed, a limit or the token cannot work, an allowed
+      host is no name, or the model cannot learn.
 
   Example:
     >>> application = xmc_jax.serve.app(xmc_jax.Model.load("runs/dexml-debian"))
@@ -84,8 +87,9 @@ def app(
   api.state.worker, api.state.name = worker, name
   _add_model_routes(api, worker, k, threshold)
   _add_extraction(api)
-  _add_health(api, worker, k, threshold, page_text)
   annif_api.add_routes(api, worker, name)
+  _add_learning(api, worker, name, learn_token)
+  _add_health(api, worker, k, threshold, {"learns": bool(learn_token), **page_text._asdict()})
   _add_metrics(api, worker)
   for path, file in _PAGE.items():
     _add_file(api, path, pathlib.Path(__file__).with_name("page") / file)
@@ -128,13 +132,13 @@ async def _life(api: FastAPI) -> AsyncIterator[None]:
 
 
 def _add_model_routes(api: FastAPI, worker: ModelWorker, default_k: int, least: float) -> None:
-  EmbedRequest, PredictRequest = schemas.request_bodies(worker.limits)
+  EmbedRequest, PredictRequest, _ = schemas.request_bodies(worker.limits)
 
   @api.post("/predict", response_model=schemas.PredictAnswer, responses=_WITH_BODY)
   async def predict(body: PredictRequest, request: Request) -> Response:  # type: ignore[valid-type]
     """Ranks the best labels of each text."""
     asked: Any = body
-    texts = _texts_of(asked, worker.limits.max_text_length)
+    texts = answers.texts_of(asked, worker.limits.max_text_length)
     k = default_k if asked.k is None else asked.k
     include, exclude = tuple(asked.include), tuple(asked.exclude)
     try:
@@ -150,7 +154,7 @@ def _add_model_routes(api: FastAPI, worker: ModelWorker, default_k: int, least: 
   @api.post("/embed", response_model=schemas.EmbedAnswer, responses=_WITH_BODY)
   async def embed(body: EmbedRequest, request: Request) -> Response:  # type: ignore[valid-type]
     """Embeds each text as a query."""
-    texts = _texts_of(body, worker.limits.max_text_length)
+    texts = answers.texts_of(body, worker.limits.max_text_length)
     if not texts:
       return answers.as_json({"embeddings": []})
     return answers.embeddings(await answers.answered(worker.embed(texts), request))
@@ -184,12 +188,11 @@ def _add_extraction(api: FastAPI) -> None:
       files -= 1
 
 
-def _texts_of(asked: Any, longest: int) -> list[str]:
-  if (asked.text is None) == (asked.texts is None):
-    raise HTTPException(422, 'give either "text" or "texts"')
-  texts = asked.texts if asked.text is None else [asked.text]
-  answers.check_lengths(texts, longest)
-  return texts
+def _add_learning(api: FastAPI, worker: ModelWorker, name: str, token: str) -> None:
+  if token:
+    taken = corrections.Corrections(worker, token)
+    corrections.add_route(api, worker, taken, _WITH_BODY)
+    annif_api.add_learn_route(api, worker, name, taken)
 
 
 def _above(least: float, text: str, labels: Sequence[Label]) -> list[Label]:
@@ -197,7 +200,7 @@ def _above(least: float, text: str, labels: Sequence[Label]) -> list[Label]:
   return [label for label in labels if not label["score"] < least] if text.strip() else []
 
 
-def _add_health(api: FastAPI, worker: ModelWorker, k: int, threshold: float, page_text: PageText) -> None:
+def _add_health(api: FastAPI, worker: ModelWorker, k: int, least: float, more: dict[str, Any]) -> None:
   @api.get("/health", response_model=schemas.Health, responses={421: _WITH_BODY[421], 503: _NOT_READY})
   async def health() -> Response:
     """Tells that the server answers, and what it serves."""
@@ -212,10 +215,10 @@ def _add_health(api: FastAPI, worker: ModelWorker, k: int, threshold: float, pag
       "calibration_error": model.calibration_error,
       "calibrated": model.is_calibrated,
       "k": k,
-      "threshold": threshold if math.isfinite(threshold) else None,
+      "threshold": least if math.isfinite(least) else None,
       "limits": {key: getattr(worker.limits, key) for key in schemas.LimitsAnswer.model_fields},
       **(_vocabulary(model) if is_ready else {"languages": [], "language": "", "parts": []}),
-      **page_text._asdict(),
+      **more,
     }
     return answers.as_json(about, 200 if is_ready else 503)
 

@@ -1,8 +1,12 @@
-"""Declares the sizes that the server refuses, how it joins requests, and the words of its page."""
+"""Declares the sizes that the server refuses, how it joins requests, its token, and the words of its page."""
 
+import pathlib
+import re
 from typing import NamedTuple
 
 from xmc_jax.errors import UserError
+
+_TOKEN = re.compile(r"[!-~]{16,}")
 
 
 class Limits(NamedTuple):
@@ -48,3 +52,24 @@ class PageText(NamedTuple):
   title: str = ""
   description: str = ""
   examples: tuple[str, ...] = ()
+
+
+def read_token(path: pathlib.Path) -> str:
+  """Returns the token in the first line of a file.
+
+  Raises:
+    UserError: the file cannot be read, or the line is no token.
+  """
+  try:
+    with path.open(encoding="utf-8", errors="replace") as file:
+      token = file.readline().strip()
+  except OSError as error:
+    raise UserError(f"--learn_token_file={path}: cannot be read ({error.strerror})") from None
+  return check_token(token, f"--learn_token_file={path}: the first line")
+
+
+def check_token(token: str, name: str) -> str:
+  """Returns a token that clients can send and nobody guesses; raises UserError, with its name, for others."""
+  if not _TOKEN.fullmatch(token):
+    raise UserError(f"{name} must be a token: 16 or more ASCII letters, digits and signs, without spaces")
+  return token

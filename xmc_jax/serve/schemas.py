@@ -1,8 +1,10 @@
 """Describes the bodies of requests and answers: FastAPI checks the former, and `/openapi.json` shows both."""
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic_core import PydanticCustomError
 
 from xmc_jax.serve.options import Limits
 
@@ -20,8 +22,21 @@ def _example(*values: dict[str, Any]) -> ConfigDict:
   return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": list(values)})
 
 
-def request_bodies(limits: Limits) -> tuple[type[BaseModel], type[BaseModel]]:
-  """Returns the bodies of `/embed` and `/predict`, with the limits of a server."""
+def _in_one_sentence(value: Any, validated: Callable[[Any], Any]) -> Any:
+  """Refuses labels by one sentence in place of one for each way to write them."""
+  try:
+    return validated(value)
+  except ValidationError:
+    told = 'give a list of keys or names; with "texts", a list of these for each text'
+    raise PydanticCustomError("labels", told) from None
+
+
+_Keys = Annotated[list[str], Field(max_length=_MOST_KEYS)]
+_Labels = Annotated[_Keys | list[_Keys], WrapValidator(_in_one_sentence)]
+
+
+def request_bodies(limits: Limits) -> tuple[type[BaseModel], type[BaseModel], type[BaseModel]]:
+  """Returns the bodies of `/embed`, `/predict` and `/learn`, with the limits of a server."""
   longest = Field(json_schema_extra={"maxLength": limits.max_text_length})
 
   class EmbedRequest(BaseModel):
@@ -43,18 +58,24 @@ def request_bodies(limits: Limits) -> tuple[type[BaseModel], type[BaseModel]]:
     threshold: float | None = Field(
       None, description="The least score of a label; the server's own if not given.", allow_inf_nan=False
     )
-    include: Annotated[list[str], Field(max_length=_MOST_KEYS)] = Field(
-      [], description="Keys of labels: only these are answers; all if none is given."
-    )
-    exclude: Annotated[list[str], Field(max_length=_MOST_KEYS)] = Field(
-      [], description="Keys of labels that are no answers."
-    )
+    include: _Keys = Field([], description="Keys of labels: only these are answers; all if none is given.")
+    exclude: _Keys = Field([], description="Keys of labels that are no answers.")
     language: str = Field(
       "", description="The language of the labels' names, one of `/health`'s; '' is the run's own."
     )
     explain: bool = Field(False, description="Whether each label gets its reasons, `why`.")
 
-  return EmbedRequest, PredictRequest
+  class LearnRequest(EmbedRequest):
+    """Gives texts and the labels of each; exactly one of `text` and `texts` is given."""
+
+    model_config = _example(
+      {"text": _TEXT, "labels": ["mpd", "cmus"]}, {"texts": [_TEXT, "plays"], "labels": [["mpd"], ["cmus"]]}
+    )
+    labels: _Labels = Field(
+      description="Keys, names or notations: the labels of the text, or a list of these for each text."
+    )
+
+  return EmbedRequest, PredictRequest, LearnRequest
 
 
 class Voter(BaseModel):
@@ -128,6 +149,12 @@ class TextAnswer(BaseModel):
   text: str = Field(description="'' if it has none, as scanned pages.")
 
 
+class LearnAnswer(BaseModel):
+  """Holds the numbers of learnt texts."""
+
+  numbers: list[int] = Field(description="For each text, in order, what `--unlearn` takes.")
+
+
 class Part(BaseModel):
   """Names a part of the vocabulary."""
 
@@ -149,6 +176,7 @@ class Health(BaseModel):
   calibrated: bool | None = Field(description="Whether that is little, or chance; null if not known.")
   k: int = Field(description="Labels per text where a request does not say.")
   threshold: float | None = Field(description="Least score where a request does not say; null is none.")
+  learns: bool = Field(description="Whether `/learn` takes corrections.")
   limits: LimitsAnswer
   languages: list[str] = Field(description="Languages that labels have names in.")
   language: str = Field(description="The language of names where a request does not say; '' is not known.")

@@ -40,7 +40,7 @@ class ModelWorker:
   """Answers requests by a model, one batch after the other, in a thread of its own.
 
   Args:
-    model: predicts and embeds; nothing else may use it meanwhile.
+    model: predicts and embeds; meanwhile one other thread may call its `learn`, and nothing else may use it.
     limits: how many texts wait, and how many form a batch.
 
   Attributes:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from xmc_jax.errors import UserError
+from xmc_jax.errors import UnavailableError, UserError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -37,7 +37,7 @@ def check_room(folder: Path, num_bytes: float, what: str) -> None:
     )
 
 
-def write_error(path: str | Path, error: OSError, remedy: str = "") -> UserError:
+def write_error(path: str | Path, error: OSError, remedy: str = "") -> UnavailableError:
   """Returns the one line for a file or folder that could not be written.
 
   Args:
@@ -52,12 +52,12 @@ def write_error(path: str | Path, error: OSError, remedy: str = "") -> UserError
     reason = f"there is no folder {Path(path).parent}"
   elif error.errno in _FULL:
     remedy = remedy or "free some space, and give the same command again"
-  return UserError(f"{path}: cannot be written ({reason}){f'; {remedy}' * bool(remedy)}")
+  return UnavailableError(f"{path}: cannot be written ({reason}){f'; {remedy}' * bool(remedy)}")
 
 
 @contextlib.contextmanager
 def writing(path: str | Path, remedy: str = "") -> Iterator[None]:
-  """Turns an OSError while `path` is written into a UserError of one line; see `write_error`."""
+  """Turns an OSError while `path` is written into an UnavailableError of one line; see `write_error`."""
   try:
     yield
   except OSError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from xmc_jax.errors import UserError
+from xmc_jax.errors import UnavailableError
 
 _TRAINS = "trains in this folder; wait for it, or stop it"
 
@@ -78,7 +78,7 @@ def in_use(workdir: Path, name: str = ".lock", doing: str = _TRAINS) -> Iterator
     doing: what the first process does, and what the user can do about it, for the message.
 
   Raises:
-    UserError: another process does this here; the message names it.
+    UnavailableError: another process does this here; the message names it.
   """
   try:
     workdir.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def in_use(workdir: Path, name: str = ".lock", doing: str = _TRAINS) -> Iterator
   except BlockingIOError:
     holder = os.pread(handle, 200, 0).decode(errors="replace") or "another process"
     os.close(handle)
-    raise UserError(f"{workdir}: {holder} {doing}") from None
+    raise UnavailableError(f"{workdir}: {holder} {doing}") from None
   try:
     yield
   finally:

@@ -26,9 +26,10 @@ let probabilities = true; // whether scores are probabilities
 let own = ""; // the language of names where a request does not say
 let largest = Infinity; // bytes of a file
 let longest = Infinity; // characters of a text that the server reads
+let learns = false; // whether the server takes corrections
 let timer = 0; // of the debounce, or of a new try
 let running = new AbortController(); // of the last request
-let shown = null; // what is on the page: {text, more, k, part, without, language, labels, taken, reaching, reasons}
+let shown = null; // what is on the page: {text, more, k, part, without, language, labels, taken, wrong, reaching, reasons}
 
 function element(name, css, content) {
   const made = document.createElement(name);
@@ -69,7 +70,7 @@ function predict(body, signal) {
   return ask("predict", { method: "POST", headers, body: JSON.stringify(body), signal });
 }
 
-// Asks the server. Returns the answer; throws {sentence, seconds} if there is none.
+// Asks the server. Returns the answer; throws {sentence, seconds, status} if there is none.
 async function ask(path, options) {
   let answer;
   let content = {};
@@ -87,7 +88,8 @@ async function ask(path, options) {
   if (answer.status === 503) {
     throw { sentence: "The server is busy.", seconds: Number(answer.headers.get("Retry-After")) || RETRY_SECONDS };
   }
-  throw { sentence: safe(content.error || `The server answered with the status ${answer.status}.`) };
+  const sentence = safe(content.error || `The server answered with the status ${answer.status}.`);
+  throw { sentence, status: answer.status };
 }
 
 function inWords(score) {
@@ -200,7 +202,9 @@ function row(label, number, best, of) {
   cell.append(isolated(label.text, "name"));
   if (label.notation) cell.append(" ", isolated(label.notation, "notation"));
   if (label.key !== label.text) cell.append(" ", isolated(label.key, "key"));
-  line.append(tick, cell, element("span", "score", inWords(label.score)), button, bar);
+  const marks = element("span", "marks");
+  marks.append(tick, ...(learns ? [crossOf(label, tick, item, of)] : []));
+  line.append(marks, cell, element("span", "score", inWords(label.score)), button, bar);
   item.append(line, box);
   return item;
 }
@@ -222,6 +226,7 @@ function show(of) {
   copy.hidden = !reaching.length;
   columns.hidden = copy.hidden || reaching.every((label) => label.key === label.text);
   nameCopy();
+  enableSave();
   tellCommand(of);
   const read = longest.toLocaleString("en");
   const cut = of.more ? ` Only the first ${read} characters were read, ${of.more} more were not.` : "";
@@ -236,6 +241,7 @@ function clear(sentence, isError) {
   list.replaceChildren();
   list.setAttribute("aria-busy", "false");
   copy.hidden = columns.hidden = true;
+  enableSave();
   say(sentence, isError);
 }
 
@@ -250,14 +256,17 @@ async function update() {
   of.without = without.value;
   of.language = language.value === own ? "" : language.value;
   if (!of.text) return clear("Nothing is typed yet.");
-  if (shown && ["text", "k", "part", "without", "language"].every((key) => shown[key] === of[key])) return show({ ...shown, more: of.more });
-  const taken = shown?.text === of.text ? shown.taken : new Set(); // the ids of ticked labels
+  if (shown && !shown.old && ["text", "k", "part", "without", "language"].every((key) => shown[key] === of[key])) return show({ ...shown, more: of.more });
+  const isSame = shown?.text === of.text;
+  const taken = isSame ? shown.taken : new Set(); // the ids of ticked labels
+  const wrong = isSame ? shown.wrong : new Set(); // and of those that are crossed out
+  if (!isSame) forgetCorrection();
   const mine = (running = new AbortController());
   const late = setTimeout(() => mine.abort(new DOMException("", "TimeoutError")), 1000 * ANSWER_SECONDS);
   working();
   try {
     const answer = await predict(bodyOf(of), mine.signal);
-    show({ ...of, labels: answer.predictions[0].labels, taken });
+    show({ ...of, labels: answer.predictions[0].labels, taken, wrong });
   } catch (error) {
     if (error.name === "AbortError") return;
     const again = error.seconds ? ` This page tries again in ${error.seconds} s.` : "";
@@ -270,6 +279,7 @@ async function update() {
 
 function working() {
   list.setAttribute("aria-busy", "true");
+  enableSave();
   say("Working…");
 }
 
@@ -375,6 +385,8 @@ async function start() {
     document.getElementById("about").append(` On test texts, probabilities of best labels were ${points} points off.`);
   }
   longest = about.limits.max_text_length;
+  learns = about.learns;
+  list.classList.toggle("learns", learns);
   largest = about.limits.max_file_bytes;
   least.parentElement.hidden = !probabilities;
   least.value = probabilities ? Math.round(1e6 * about.threshold) / 1e4 : 0;
