@@ -166,8 +166,7 @@ class Run:
 
   def _from_run(self, other: "Run", own: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
     """Returns the parameters of another run in place of `own`, fitted to this mesh."""
-    rules, init_from_run = self.method.sharding_rules, self.method.init_from_run
-    trained = other.trained()
+    rules, init_from_run, trained = self.method.sharding_rules, self.method.init_from_run, other.trained()
     start = init_from_run(trained.snapshot(self)) if init_from_run else (trained.params, own[1])
     begun = methods.read_config(other.workdir / "config.json").mesh
     most = max(begun.data * begun.label, self.mesh.size)  # rows are padded to a multiple of devices
