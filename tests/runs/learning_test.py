@@ -10,7 +10,6 @@ import threading
 import numpy as np
 import pytest
 import tiny_runs
-from kills import killed
 
 import xmc_jax
 from xmc_jax.cli import commands
@@ -18,8 +17,7 @@ from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.estimator import files
 from xmc_jax.runs import predict
-from xmc_jax.storage import atomic, locks
-from xmc_jax.storage.journal import Batch, Journal
+from xmc_jax.storage import locks
 from xmc_jax.training import combine
 
 TEXTS = ["barn kelt", "loma mive nuxo", "suss"]
@@ -234,44 +232,6 @@ def test_one_process_learns_at_a_time_and_knows_what_others_have_learnt(workdir)
   assert answers(second, [NEW, "b"]) == answers(first, [NEW, "b"])  # at its next prediction
 
 
-BATCHES = [
-  Batch([0, 1], ["å\n\u2028b", ""], [["k"], []]),
-  Batch([2], ["c"], [["k", "ł"]], {"ł": "å\n"}),
-]
-
-
-def test_a_line_that_a_kill_cut_short_counts_for_nothing(tmp_path):
-  """At every byte; the next batch is written in its place."""
-  path = tmp_path / "learnt.jsonl"
-  journal = Journal(path)
-  ends = [0]
-  for batch in BATCHES:
-    journal.append(batch)
-    ends.append(path.stat().st_size)
-  content = path.read_bytes()
-  for size in range(len(content) + 1):
-    path.write_bytes(content[:size])
-    journal, whole = Journal(path), sum(size >= end for end in ends[1:])
-    assert journal.batches == BATCHES[:whole]
-    assert journal.next_id == [0, 2, 3][whole]
-    journal.append(BATCHES[1])
-    assert Journal(path).batches == [*BATCHES[:whole], BATCHES[1]]
-
-
-def test_a_kill_leaves_a_batch_whole_or_not_at_all(tmp_path):
-  path = tmp_path / "learnt.jsonl"
-  Journal(path).append(BATCHES[0])
-  with killed(os, "write"):
-    Journal(path).append(BATCHES[1])
-  assert Journal(path).batches == BATCHES[:1]
-  with killed(os, "fsync"):
-    Journal(path).append(BATCHES[1])
-  assert Journal(path).batches == BATCHES
-  with killed(atomic, "flush"):
-    Journal(path).replace(BATCHES[1:])
-  assert Journal(path).batches == BATCHES
-
-
 def test_a_full_disk_is_refused_before_anything_changes(workdir, monkeypatch):
   """The first bytes still go there."""
   model = xmc_jax.Model.load(workdir)
@@ -287,42 +247,6 @@ def test_a_full_disk_is_refused_before_anything_changes(workdir, monkeypatch):
     patch.setattr(os, "write", full)
     model.learn([NEW], [[model.keys[7]]])
   assert answers(model) == before and (workdir / "learnt.jsonl").read_bytes() == content
-
-
-LINES = (
-  '{"ids": [1], "texts": ["a"], "labels": [[]], "new_labels": ["k"]}',
-  '{"ids": [1], "texts": ["a"], "labels": [["k"]], "new_labels": {"k": 5}}',
-  *("{", "null", "[" * 100_000, '{"ids": [1], "texts": [], "labels": []}', '{"ids": 1}'),
-  *('{"ids": [1], "texts": [7], "labels": [[]]}', '{"ids": [1], "texts": ["a"], "labels": ["abc"]}'),
-  *('{"ids": ["1"], "texts": ["a"], "labels": [[]]}', '{"ids": [1], "texts": ["a"], "labels": [[5]]}'),
-)
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_damaged_lines_are_refused_each_time(line, tmp_path):
-  path = tmp_path / "learnt.jsonl"
-  journal = Journal(path)
-  journal.append(BATCHES[0])
-  path.write_text(f"{path.read_text()}{line}\n")
-  for _ in range(2):
-    with pytest.raises(UserError, match=r"learnt\.jsonl, line 2: not readable"):
-      journal.reread()
-  assert journal.batches == BATCHES[:1] and journal.next_id == 2
-
-
-def test_what_is_no_plain_file_is_refused(tmp_path):
-  path, outside = tmp_path / "learnt.jsonl", tmp_path / "outside"
-  journal = Journal(path)
-  outside.write_text("precious")
-  path.symlink_to(outside)
-  for change in (journal.reread, lambda: journal.append(BATCHES[0]), lambda: journal.replace(BATCHES)):
-    with pytest.raises(UserError, match=r"learnt\.jsonl"):
-      change()
-  path.unlink()
-  path.mkdir()
-  with pytest.raises(UserError, match="expected a plain file"):
-    Journal(path)
-  assert outside.read_text() == "precious"
 
 
 def test_all_that_was_learnt_of_a_text_is_forgotten(workdir):
