@@ -216,3 +216,23 @@ def test_an_estimator_that_is_not_fitted():
   for learns in (lambda: made.learn([NEW], [["a"]]), lambda: made.unlearn([0]), made.undo):
     with pytest.raises(NotFittedError, match="not fitted yet"):
       learns()
+
+
+def test_two_estimators_of_one_folder(made):
+  """Each sees what the other learns and forgets, at its next call; columns keep their names."""
+  first, second = made.set_params(new_labels=True), copy.copy(made)
+  second._fitted = object.__new__(fitting.Fitted)  # a copy would have a folder of its own
+  vars(second._fitted).update(vars(made._fitted), _models={})
+  second.predict([NEW])
+  first.learn([NEW], [["gnu"]])
+  assert second.learn([ALIKE], [["okapi"]]).tolist() == [1]
+  assert first.predict([NEW, ALIKE]) == [["gnu"], ["okapi"]] == second.predict([NEW, ALIKE])
+  for one in (first, second):
+    assert list(one.classes_) == [*NAMES, "gnu", "okapi"] and one.predict_proba([NEW]).shape == (1, 18)
+  first.undo()
+  columns, _, names = second.top_k([NEW], 17)
+  assert columns.max() == 16 and names[0][0] == "gnu" and list(second.classes_) == [*NAMES, "gnu"]
+  first.undo()
+  assert second.predict_proba([NEW], 17).shape == (1, 16) and list(second.classes_) == NAMES
+  with pytest.raises(ValueError, match="' gnu' has spaces around it"):
+    first.learn([NEW], [[" gnu"]])

@@ -9,6 +9,7 @@ from xmc_jax.retrieval.combined import CombinedRetriever
 from xmc_jax.retrieval.features import feature_names
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.hybrid_model import fixed
+from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import TextTable, Words
 from xmc_jax.retrieval.sources import SOURCES, Queries, Retriever
 
@@ -154,6 +155,20 @@ def test_new_labels_are_ranked_as_if_they_had_been_there(queries, known):
     np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4)
   assert (one.ids >= 30).any() and len(more.log_frequency) == L
   np.testing.assert_array_equal(ranker(own).rank(queries, K).ids, before.ids)
+
+
+def test_many_rows_that_count_no_more_hide_no_others(monkeypatch):
+  monkeypatch.setattr(grown, "_SPARE", 100)
+  rng = np.random.default_rng(0)
+  points = made_corpora.unit(1 + 0.1 * made_corpora.vectors(rng, 900)).astype(np.float32)
+  index = lambda vectors: Index(vectors, backend="exact")
+  near = grown.Nearest.of(index(points), points).grown(points[:0], np.arange(300), index)
+  for more in (points[:0], points[:2]):
+    near = near.grown(more, np.arange(300, 310), index)
+    found = near.search(points[:5], 64)
+    assert (found.ids >= 310).all()
+    scores = points[:5] @ points[310:].T
+    np.testing.assert_allclose(found.scores[:, 9], -np.sort(-scores, axis=1)[:, 9], rtol=0.05)
 
 
 def test_a_row_that_is_not_finite_counts_as_zeros(corpus, queries):

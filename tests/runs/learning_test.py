@@ -134,6 +134,20 @@ def test_new_labels_are_found_by_their_texts_and_by_their_first_example(workdir)
   assert answers(model) == before == answers(xmc_jax.Model.load(workdir)) == answers(again)
 
 
+@pytest.mark.parametrize("key", ["zorn  blick\u00a0x", "\ud800x"])
+def test_new_labels_of_odd_characters_are_learnt_each_time(key, workdir):
+  """Without repeated spaces, and with a replacement in place of what is no text."""
+  model = xmc_jax.Model.load(workdir)
+  for given in (True, {key: "a  b"}, False):
+    model.learn([f"{NEW} {given}"], [[key]], given)
+  stored = "zorn blick x" if "z" in key else "\ufffdx"
+  for one in (model, xmc_jax.Model.load(workdir)):
+    assert list(one.keys[60:]) == [stored]
+    assert all(voted(one, f"{NEW} {given}") == [60] for given in (True, {key: "a  b"}, False))
+  with pytest.raises(UserError, match="new_labels: expected keys and texts, found 5"):
+    model.learn(["a"], [["k"]], {"k": 5})
+
+
 def test_new_labels_go_with_what_brought_them(workdir):
   model = xmc_jax.Model.load(workdir)
   before = answers(model)
@@ -165,15 +179,15 @@ def test_methods_that_rank_by_more_than_texts_take_new_labels(method, tmp_path):
 
 
 def test_threads_see_labels_and_answers_of_one_moment(workdir):
-  """While one thread learns new labels, others rank, explain and limit what may be answers."""
+  """While a thread learns new labels and forgets them, others rank, explain and limit what may be answers."""
   model = xmc_jax.Model.load(workdir)
   learnt, faults = threading.Event(), []
 
   def ask():
     while not learnt.is_set():
       try:
-        ids, _, names, _ = model.predict([NEW, "suss"], 5, explain=True, exclude=[model.keys[1]])
-        assert [[model.labels[label] for label in row if label >= 0] for row in ids] == names
+        dataset, (ids, _, names, _) = model.ranked([NEW, "suss"], 5, explain=True, exclude=[model.keys[1]])
+        assert [[dataset.label_names[label] for label in row if label >= 0] for row in ids] == names
       except BaseException as fault:
         return faults.append(fault)
 
@@ -182,10 +196,12 @@ def test_threads_see_labels_and_answers_of_one_moment(workdir):
     thread.start()
   for number in range(6):
     model.learn([f"{NEW} {number}"], [[f"zorn {number}"]], new_labels=True)
+    if number % 2:
+      model.undo()
   learnt.set()
   for thread in threads:
     thread.join()
-  assert not faults and len(model.keys) == 66
+  assert not faults and len(model.keys) == 63
 
 
 @pytest.mark.parametrize(
@@ -262,13 +278,15 @@ def test_all_that_was_learnt_of_a_text_is_forgotten(workdir):
   assert answers(model) == before
 
 
-def test_labels_that_were_added_are_not_learnt(workdir):
-  model = xmc_jax.Model.load(workdir, scores="hybrid", add_labels={"k9": "zorn"})
-  model.learn([NEW], [[model.keys[7]]])
-  with pytest.raises(UserError, match="labels that the run lacks: 1, such as 'k9'"):
-    model.learn([NEW], [["k9"]])
-  (ids,), *_ = model.predict([NEW], 61, include=["k9", model.keys[7]])
-  assert sorted(ids[ids >= 0].tolist()) == [7, 60] and ids[0] == 7
+def test_labels_that_were_added_are_the_runs_from_their_first_example_on(workdir):
+  model = xmc_jax.Model.load(workdir, scores="hybrid", add_labels={"k8": "blick", "k9": "zorn"})
+  model.learn([NEW], [["k9"]])
+  (ids,), *_ = model.predict([NEW], 62, include=["k9", model.keys[7]])
+  assert sorted(ids[ids >= 0].tolist()) == [7, 61] and ids[0] == 61
+  for added, row in (("", 60), ({"k9": "zorn"}, 60), ({"k8": "blick", "k9": "zorn"}, 61)):
+    again = xmc_jax.Model.load(workdir, add_labels=added)
+    assert again.keys[row] == "k9" and again.labels[row] == "zorn" and len(again.keys) == row + 1
+    assert again.predict([NEW], 1)[0][0, 0] == row and voted(again, NEW) == [row]
 
 
 def test_files_that_depend_on_it(workdir, tmp_path):

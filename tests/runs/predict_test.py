@@ -172,7 +172,7 @@ def test_a_killed_command_goes_on_with_reasons_or_without(explained, tmp_path, c
 
   for goes_on in (True, False):
     (tmp_path / "found").unlink(missing_ok=True)
-    with killed(xmc_jax.Model, "predict", 3):
+    with killed(xmc_jax.Model, "ranked", 3):
       command("found", explain=True)
     assert not (tmp_path / "found").exists()
     assert ("predict: going on after 8 texts" in command("found", explain=goes_on)) == goes_on
@@ -227,13 +227,13 @@ def test_it_is_left_without_an_answer(model, capsys, typed):
 
 def test_labels_do_not_obey_a_stranger(capsys):
   class Stranger:
-    labels = keys = ("\x1b[2Jgone\nand more " + "long " * 100,)
+    labels = label_keys = ("\x1b[2Jgone\nand more " + "long " * 100,)
 
     def check_k(self, k):
       pass
 
-    def predict(self, texts, k, **_):
-      return np.zeros((1, 1), int), np.ones((1, 1)), [list(self.labels)]
+    def ranked(self, texts, k, **_):
+      return self, (np.zeros((1, 1), int), np.ones((1, 1)), [list(self.labels)])
 
   (line,) = interactive.labels_as_text(Stranger(), "a", LabelRequest(1)).splitlines()
   assert "\x1b" not in line and line.startswith("   1.000  �[2Jgone and more") and len(line) <= 120

@@ -61,13 +61,14 @@ def labels_as_text(model: Model, text: str, request: LabelRequest) -> str:
   """Writes the best labels of a text with scores, one a line, and reasons below; '' for an empty text."""
   if not text.strip():
     return ""
-  ids, scores, names, *reasons = answers(model, [text], request)
+  dataset, ids, scores, names, *reasons = answers(model, [text], request)
   width, lines = max(20, shutil.get_terminal_size().columns - 10), []
   for id_, score, name, *why in zip(
     ids[0].tolist(), scores[0].tolist(), names[0], *(of[0] for of in reasons)
   ):
     if id_ >= 0:
-      shown = name if model.keys[id_] == name else f"{name} ({model.keys[id_]})"
+      key = dataset.label_keys[id_]
+      shown = name if key == name else f"{name} ({key})"
       lines.append(f"{score:8.3f}  {_cut(sanitize.line(shown), width)}")
       lines += [
         f"{'':10}{part}" for reason in why for part in textwrap.wrap(explanations.line(reason), width)

@@ -15,6 +15,7 @@ from xmc_jax.data.arrays import Texts, read_csr, read_ragged
 from xmc_jax.data.prepared import TOKENIZER, read_manifest, why_damaged
 from xmc_jax.data.tokenizers import load_tokenizer
 from xmc_jax.data.tokens import TokenTable
+from xmc_jax.data.vocabulary.concepts import in_language
 from xmc_jax.errors import ConfigError, DataError
 
 QUERY, LABEL = "query", "label"  # what a metadata graph links to its anchors
@@ -168,6 +169,10 @@ class Dataset:
     """Returns what the vocabulary says of a label, as `vocabulary.Concept`; {} without one."""
     concepts = self.label_concepts or ()
     return json.loads(concepts[label]) if label < len(concepts) else {}
+
+  def label_name(self, label: int, language: str = "") -> str:
+    """Returns a label's name in a language; the one that is shown if the vocabulary has no other."""
+    return in_language(self.concept(label).get("names", {}), language) or self.label_names[label]
 
   def _of_labels(self, what: str) -> Texts | None:
     if f"labels.{what}.npy" not in self.manifest["files"]:

@@ -191,7 +191,10 @@ class XMCClassifier(Learns):
       padded with -1, scores with -inf, and the list is shorter.
     """
     with self._opened() as model:
-      return model.predict(texts_of(texts, "texts"), k)
+      dataset, found = model.ranked(texts_of(texts, "texts"), k)
+      self._fitted.follow(dataset)
+      self.classes_ = self._fitted.space.classes
+    return found
 
   def embed(self, texts: Any) -> np.ndarray:
     """Returns `[n, D]` float32 embeddings of texts; see `xmc_jax.Model.embed`."""
@@ -256,6 +259,9 @@ class XMCClassifier(Learns):
     return float(self.threshold)
 
   def _ranked(self, texts: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks k labels, or all if that is more: labels that were learnt may have been forgotten elsewhere."""
+    with self._opened():
+      k = min(k, len(self.classes_))
     ids, scores, _ = self.top_k(texts, k)
     return ids, scores
 

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from xmc_jax import data
 from xmc_jax.console import say
-from xmc_jax.data import in_memory
+from xmc_jax.data import Dataset, in_memory
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import DataError, UserError
@@ -59,13 +59,13 @@ class Fitted:
       trained = self._trained()
       added = self.space.texts[self.num_trained : len(self.space.texts) - self._num_learnt]
       self._models = {scores: Model(trained.with_labels(added) if added else trained, scores)}
-      self.follow(self._models[scores])
+    self.follow(self._models[scores].dataset)
     return self._models[scores]
 
-  def follow(self, model: Model) -> None:
+  def follow(self, dataset: Dataset) -> None:
     """Lets `space` end with the labels that the model has learnt."""
     others = len(self.space.texts) - self._num_learnt
-    learnt = [model.keys[label] for label in range(others, len(model.keys))]
+    learnt = [dataset.label_keys[label] for label in range(others, dataset.num_labels)]
     if learnt != self.space.texts[others:]:
       self.space, self._num_learnt = self.space.first(others).extended(learnt), len(learnt)
 

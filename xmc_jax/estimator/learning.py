@@ -82,10 +82,12 @@ class Learns(BaseEstimator):
     check_is_fitted(self)
     texts = texts_of(texts, "texts")
     with self._learning() as model:
-      given, space = Labels(labels, len(texts)), self._fitted.space
+      given, dataset = Labels(labels, len(texts)), model.dataset
+      self._fitted.follow(dataset)
+      space = self._fitted.space
       try:
         new = _new(space, given, self.new_labels)
-        named = _named(given, space, model.keys, new)
+        named = _named(given, space, dataset.label_keys, new)
       except DataError as error:
         raise LabelsError(str(error)) from None
       return model.learn(texts, named, new_labels=bool(new))
@@ -145,7 +147,7 @@ class Learns(BaseEstimator):
       try:
         yield model
       finally:  # it may have read what others have learnt
-        self._fitted.follow(model)
+        self._fitted.follow(model.dataset)
         self.classes_ = self._fitted.space.classes
 
 
@@ -173,6 +175,8 @@ def _check_same(classes: list, known: list, num_trained: int) -> None:
 def _new(space: LabelSpace, given: Labels, grows: bool) -> list[str]:
   """Returns the names that are no classes yet; refuses any, unless the space `grows`."""
   new = space.unknown(given)
+  if odd := [name for name in new if grows and space.kind in _NAMED and name != " ".join(name.split())]:
+    raise LabelsError(f"labels: {shown(odd[0])} has spaces around it or several in a row; leave them out")
   if new and not (grows and space.kind in _NAMED):
     remedy = "; new_labels=True adds names" if space.kind in _NAMED else ""
     raise LabelsError(f"labels: {shown(new[0])} is not one of the {len(space.texts):,} classes{remedy}")

@@ -122,7 +122,7 @@ class Exported:
     if explain and self._memory is None:
       raise UserError(f"explain=True: {self._folder} ranks by one source; export with --scores=hybrid")
     why = (lambda *ranked: reasons(self._hybrid, *ranked)) if explain else None
-    return best_labels(texts, k, lambda: self.labels, self.embed, self._rank, why, self._where)
+    return best_labels(texts, k, self.labels, self.embed, self._rank, why, self._where)
 
   def add_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> np.ndarray:
     """Adds labels by their texts alone; nothing is trained.

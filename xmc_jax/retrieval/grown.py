@@ -94,11 +94,12 @@ class Nearest:
     index: of the first rows; None if there are none.
     points: `[N, D]` all rows.
     counts: `[N]` bool, whether a row counts.
+    num_zeroed: rows that count no more, and are zeros in the index.
   """
 
-  def __init__(self, index: Index | None, points: Stacked, counts: np.ndarray):
-    self.index, self.points, self.counts = index, points, counts
-    num_gone = int(np.count_nonzero(~counts[: len(points.first)]))
+  def __init__(self, index: Index | None, points: Stacked, counts: np.ndarray, num_zeroed: int = 0):
+    self.index, self.points, self.counts, self._num_zeroed = index, points, counts, num_zeroed
+    self._num_gone = num_gone = int(np.count_nonzero(~counts[: len(points.first)])) - num_zeroed
     # A power of two: each depth is compiled, or tuned, anew.
     self._spare = min(max(_LEAST_SPARE, 1 << (num_gone - 1).bit_length()), _SPARE) if num_gone else 0
 
@@ -112,15 +113,19 @@ class Nearest:
   def grown(self, vectors: np.ndarray, gone: np.ndarray, index: Callable[[np.ndarray], Index]) -> "Nearest":
     """Returns a search of more rows `[n, D]`; those of the ids `gone` count no more.
 
-    If more than a tenth of all rows are without an index, `index` makes one of all.
+    If more than a tenth of all rows are without an index, or many count no more, `index` makes one of all.
     """
     counts = np.concatenate([self.counts, np.ones(len(vectors), bool)])
     counts[gone] = False
-    points = self.points.below(vectors)
-    if len(points.second) <= _MOST_NEW * len(points):
-      return Nearest(self.index, points, counts)
-    indexed = np.concatenate([points.first, points.second])
-    return Nearest(index(indexed), Stacked(indexed, indexed[:0]), counts)
+    grown = Nearest(self.index, self.points.below(vectors), counts, self._num_zeroed)
+    points, many_gone = grown.points, grown._num_gone > _SPARE
+    if len(points.second) <= _MOST_NEW * len(points) and not many_gone:
+      return grown
+    indexed, zeroed = np.concatenate([points.first, points.second]), np.zeros(0, int)
+    if many_gone:  # fewer of them can be found beside others
+      zeroed = np.flatnonzero(~counts)
+      indexed[zeroed] = 0
+    return Nearest(index(indexed), Stacked(indexed, indexed[:0]), counts, len(zeroed))
 
   def search(self, queries: np.ndarray, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
     """Returns the k nearest rows of each query, as `Index.search` does."""

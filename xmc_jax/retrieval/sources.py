@@ -92,9 +92,7 @@ class Retriever:
     names: the sources that this corpus has data for, in the order of `SOURCES`.
     log_frequency: `[L]` float32, ln(1 + number of training queries in the memory with the label).
     words: the index of words.
-    nearest: searches `points`; None if there are none.
-    labels: by source, the index of label vectors.
-    index: makes an index.
+    nearest, labels: search `points`, None if there are none; and label vectors, by source.
   """
 
   def __init__(
@@ -105,7 +103,7 @@ class Retriever:
     # Keeps only one copy of the points, as there may be millions.
     self.corpus = corpus = corpus._replace(label_vectors=by_scorer, point_vectors=self.points[:0])
     self.index = functools.partial(Index, backend=backend, devices=devices, patience=50)
-    self._some_labels = functools.lru_cache(_NUM_FILTERS)(self._index_of)
+    self._some_labels: dict[tuple[str, bytes], tuple[np.ndarray, Index]] = {}
     self._used = {name: np.asarray(vectors.any(axis=0)) for name, vectors in corpus.label_vectors.items()}
     self.labels: dict[str, Any] = {
       name: self.index(self.columns_of(name, vectors), name=f"{name} ranking")
@@ -119,7 +117,7 @@ class Retriever:
   def __copy__(self) -> "Retriever":
     copied = object.__new__(type(self))
     vars(copied).update(vars(self))
-    copied._some_labels = functools.lru_cache(_NUM_FILTERS)(copied._index_of)  # of its own labels
+    copied._some_labels = {}  # of its own labels
     return copied
 
   @property
@@ -171,17 +169,21 @@ class Retriever:
   ) -> np.ndarray:
     """Returns the ids of the best labels that may be answers, by a deeper search if nearly all may."""
     if (num_out := int((~where).sum())) > _FEW_OUT:
-      labels, some = self._some_labels(name, where.tobytes())
+      labels, some = self._index_of(name, where)
       ids = some.search(columns, min(k, len(labels))).ids
       return np.where(ids >= 0, labels[ids], -1) if len(labels) else ids
     deeper = index.search(columns, min(k + (1 << num_out.bit_length()), len(where))).ids
     ids = np.where((deeper >= 0) & where[deeper], deeper, -1)
     return np.take_along_axis(ids, np.argsort(ids < 0, axis=1, kind="stable"), axis=1)[:, :k]
 
-  def _index_of(self, name: str, where: bytes) -> tuple[np.ndarray, Index]:
+  def _index_of(self, name: str, where: np.ndarray) -> tuple[np.ndarray, Index]:
     """Returns the ids of some labels, and the index of their vectors."""
-    labels = np.flatnonzero(np.frombuffer(where, bool)).astype(np.int32)
-    return labels, self.index(self.columns_of(name, self.corpus.label_vectors[name][labels]), backend="exact")
+    key, kept = (name, where.tobytes()), self._some_labels
+    if key not in kept:
+      labels = np.flatnonzero(where).astype(np.int32)
+      index = self.index(self.columns_of(name, self.corpus.label_vectors[name][labels]), backend="exact")
+      self._some_labels = kept = {**dict(list(kept.items())[1 - _NUM_FILTERS :]), key: (labels, index)}
+    return kept[key]
 
   def columns_of(self, name: str, vectors: np.ndarray) -> np.ndarray:
     """Returns the columns of query or label vectors that the source `name` uses."""

@@ -72,18 +72,18 @@ def is_given(scores: np.ndarray, threshold: Threshold) -> np.ndarray:
 
 
 def answers(model: "Model", texts: Sequence[str], request: LabelRequest) -> tuple:
-  """Returns what `Model.predict` does; labels that the request leaves out have the id -1."""
+  """Returns what `Model.ranked` does, in one tuple; labels that the request leaves out have the id -1."""
   k, threshold, explain, include, exclude, language = request
-  ids, scores, *rest = model.predict(
+  dataset, (ids, scores, *rest) = model.ranked(
     texts, k, explain=explain, include=include, exclude=exclude, language=language
   )
-  return np.where(is_given(scores, threshold), ids, -1), scores, *rest
+  return dataset, np.where(is_given(scores, threshold), ids, -1), scores, *rest
 
 
 def best_labels(
   texts: Sequence[str],
   k: int,
-  labels: Callable[[], Sequence[str]],
+  labels: Sequence[str],
   embed: Callable[[Sequence[str]], np.ndarray],
   rank: Callable[[Queries, int], Ranking],
   why: Callable[[Queries, np.ndarray], list[list[dict]]] | None = None,
@@ -94,7 +94,7 @@ def best_labels(
   Args:
     texts: n texts.
     k: labels per text.
-    labels: returns the texts of all labels, by id; they may become more while texts are ranked.
+    labels: the texts of all labels, by id.
     embed: `texts -> [n, D]`; not called without texts.
     rank: `(queries, k) -> Ranking`; not called without texts.
     why: `(queries, ids [n, k]) -> a dict for each label of each text`, the reasons; None leaves them out.
@@ -108,13 +108,12 @@ def best_labels(
   Raises:
     UserError: k is out of range, or `texts` is not a list of texts.
   """
-  check_k(k, len(labels()))
+  check_k(k, len(labels))
   check_texts(texts)
   queries = Queries(embed(texts) if len(texts) else np.zeros((0, 0), np.float32), texts, where)
   none = Ranking(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))
   ranking = rank(queries, k) if len(texts) else none
-  text_of = labels()
-  names = [[text_of[label] for label in row if label >= 0] for row in ranking.ids]
+  names = [[labels[label] for label in row if label >= 0] for row in ranking.ids]
   ranked = ranking.ids, ranking.scores, names
   if why is None:
     return ranked

@@ -21,6 +21,7 @@ class KnowsLabels:
 
   _run: Run
   _scores: str
+  _filter: tuple[Dataset, LabelFilter] | None = None
 
   @property
   def _chosen(self) -> str:
@@ -64,7 +65,7 @@ class KnowsLabels:
 
   def name(self, label: int, language: str = "") -> str:
     """Returns a label's name in a language; the one that the run shows if the vocabulary has no other."""
-    return in_language(self.concept(label).get("names", {}), language) or self.labels[label]
+    return self.dataset.label_name(label, language)
 
   def check_language(self, language: str) -> None:
     """Raises UserError if no label has a name in the language; '' is the run's own."""
@@ -75,7 +76,7 @@ class KnowsLabels:
   @functools.cached_property
   def parts(self) -> list[int]:
     """Returns labels with others below and none above, by notation; [] if `predict` takes no keys."""
-    tops = _label_filter(self.dataset).tops if self._takes_filters else []
+    tops = self._filter_of(self.dataset).tops if self._takes_filters else []
     return sorted(tops, key=lambda label: (self.notation(label), self.labels[label]))
 
   def where(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> np.ndarray | None:
@@ -87,7 +88,7 @@ class KnowsLabels:
     return self._where(self.dataset, include, exclude)
 
   def _where(self, dataset: Dataset, include: Sequence[str], exclude: Sequence[str]) -> np.ndarray | None:
-    where = _label_filter(dataset).where(tuple(include), tuple(exclude))
+    where = self._filter_of(dataset).where(tuple(include), tuple(exclude))
     if self._takes_filters:
       return where
     if include or exclude:
@@ -98,7 +99,7 @@ class KnowsLabels:
   def _takes_filters(self) -> bool:
     return self._chosen == "hybrid" or self._chosen in configs.SOURCES
 
-
-@functools.lru_cache(1)
-def _label_filter(dataset: Dataset) -> LabelFilter:
-  return LabelFilter(dataset.label_keys, dataset.label_concepts or ())
+  def _filter_of(self, dataset: Dataset) -> LabelFilter:
+    if not self._filter or self._filter[0] is not dataset:
+      self._filter = dataset, LabelFilter(dataset.label_keys, dataset.label_concepts or ())
+    return self._filter[1]

@@ -23,8 +23,7 @@ from xmc_jax.errors import UserError
 from xmc_jax.retrieval.grown import Rows
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.sources import Queries
-from xmc_jax.runs import corpora, label_doubts
-from xmc_jax.runs.best_labels import check_texts
+from xmc_jax.runs import corpora, given_labels
 from xmc_jax.storage import locks, run_folder
 from xmc_jax.storage.journal import Batch, Journal, without
 
@@ -101,14 +100,14 @@ class Learner:
     self, texts: Sequence[str], labels: Sequence[Iterable[str]], new_labels: NewLabels = False
   ) -> np.ndarray:
     """Learns texts; see `Model.learn`."""
-    named, plain = _checked(texts, labels), well_formed(list(texts))
+    named, plain = given_labels.checked(texts, labels), well_formed(list(texts))
     with self._locked() as now:
       keys, new = self._keys(named, now, new_labels)
       if not plain:
         return np.zeros(0, np.int64)
       first = self._journal.next_id
       batch = Batch(list(range(first, first + len(plain))), plain, keys, new)
-      question = self._doubt(batch) if len(plain) >= label_doubts.FEWEST else ""
+      question = self._doubt(batch) if len(plain) >= given_labels.FEWEST else ""
       learnt = self._after(self._now or now, [batch])
       self._journal.append(batch)
       self._now = learnt
@@ -120,9 +119,12 @@ class Learner:
     """Returns what speaks against the labels of texts that are not learnt yet; '' if nothing does."""
     now = self.now(opened=True)
     id_of = self._ids_of({key for of_text in batch.labels for key in of_text}, now)
-    labels = [[id_of[key] for key in of_text if key in id_of] for of_text in batch.labels]
-    queries = Queries(self._embedded(batch.texts), batch.texts)
-    return label_doubts.doubt(cast(HybridRanker, now.ranker), queries, labels, now.dataset.num_labels)
+    own = self._own_rows(set(batch.texts))
+    rows = [row for row, text in enumerate(batch.texts) if not own[text] and text not in now.rows]
+    texts = [batch.texts[row] for row in rows]
+    labels = [[id_of[key] for key in batch.labels[row] if key in id_of] for row in rows]
+    queries = Queries(self._embedded(texts), texts)
+    return given_labels.doubt(cast(HybridRanker, now.ranker), queries, labels, now.dataset.num_labels)
 
   def unlearn(self, ids: Iterable[int]) -> None:
     """Forgets texts for good; see `Model.unlearn`."""
@@ -167,16 +169,18 @@ class Learner:
     """Returns the keys of labels, and by key the texts of new ones; refuses others that are unknown."""
     prepared = self._dataset.manifest["counts"]["labels"]["texts"]
     keys, new, unknown = {}, {}, []
-    texts: Mapping[str, str] = added if isinstance(added, Mapping) else {}
+    texts = given_labels.plain(added) if isinstance(added, Mapping) else {}
     for label in dict.fromkeys(label for of_text in labels for label in of_text):
       plain = " ".join(label.split())
       found = self._vocabulary.id_of(label.strip())
       found = now.new_labels.get(plain) if found is None else found
-      if found is not None and (found < prepared or found in now.new_labels.values()):
+      if found is not None:
         keys[label] = now.dataset.label_keys[found]
-      elif plain and (added is True or plain in texts):
-        keys[label] = plain if found is None else now.dataset.label_keys[found]
-        new[keys[label]] = texts.get(plain) or (plain if found is None else now.dataset.labels.texts[found])
+        if found >= prepared and found not in now.new_labels.values():  # added for this process until now
+          new[keys[label]] = now.dataset.labels.texts[found]
+      elif plain in texts or (plain and added is True):
+        keys[label] = plain
+        new[plain] = texts.get(plain, plain)
       else:
         unknown.append(label)
     if unknown:
@@ -269,19 +273,6 @@ class Learner:
     for row in np.flatnonzero(np.isin(self._own_hashes, list(map(hash, texts)))).tolist():
       rows.get(own[row], []).append(row)
     return rows
-
-
-def _checked(texts: Sequence[str], labels: Sequence[Iterable[str]]) -> list[list[str]]:
-  """Returns the labels of each text as lists; refuses what is none."""
-  check_texts(texts)
-  if len(texts) != len(labels) or any(
-    isinstance(of_text, str) or not isinstance(of_text, Iterable) for of_text in labels
-  ):
-    raise UserError(f"labels: expected a list of labels for each of the {len(texts):,} texts")
-  named = [list(of_text) for of_text in labels]
-  if wrong := [label for of_text in named for label in of_text if not isinstance(label, str)]:
-    raise UserError(f"labels: expected keys or names, found {wrong[0]!r:.80}")
-  return named
 
 
 def _truth(ids: Sequence[Sequence[int]], num_labels: int) -> sp.csr_matrix:

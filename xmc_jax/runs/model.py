@@ -12,13 +12,12 @@ import numpy as np
 from xmc_jax.data import Dataset
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.hybrid import HybridRanker
-from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import evaluate, label_functions, ranking
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.best_labels import BEST_F1, Threshold, best_labels, check_k, check_texts, reasons
 from xmc_jax.runs.known_labels import KnowsLabels
-from xmc_jax.runs.learning import Learner, NewLabels, Remembered
+from xmc_jax.runs.learning import Learner, NewLabels
 from xmc_jax.runs.trained import Trained
 
 
@@ -115,9 +114,6 @@ class Model(KnowsLabels):
   def _own_rank(self) -> ranking.Rank:
     return self._trained.ranker(self._chosen)
 
-  def _rank_by(self, ranker: HybridRanker) -> ranking.Rank:
-    return ranker.rank if self._chosen == "hybrid" else functools.partial(ranker.rank_by, self._chosen)
-
   def embed(self, texts: Sequence[str]) -> np.ndarray:
     """Returns `[n, D]` float32 embeddings of texts, as queries.
 
@@ -177,30 +173,38 @@ class Model(KnowsLabels):
       UserError: k is out of range, `texts` is not a list of texts, a key is no label's, or no label has a
         name in the language.
     """
+    return self.ranked(texts, k, explain, num_explained, include, exclude, language)[1]
+
+  def ranked(
+    self,
+    texts: Sequence[str],
+    k: int = 5,
+    explain: bool = False,
+    num_explained: int = 0,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    language: str = "",
+  ) -> tuple[Dataset, tuple]:
+    """Returns the data whose labels the ids mean, whoever learns meanwhile; and what `predict` returns."""
     self.where(include, exclude)  # refuses keys before anything is opened
     self.check_language(language)
-
-    @functools.cache
-    def now() -> Remembered:
-      return self._learner.now(opened=True)  # one state for ranking and reasons, whoever learns meanwhile
+    check_k(k, len(self.labels))
+    check_texts(texts)
+    dataset, rank, sources = self._opened(explain) if len(texts) else (self.dataset, None, None)
 
     def why(queries: Queries, ids: np.ndarray) -> list[list[dict]]:
       # Padding keeps the depth of the search, so that the number of reasons compiles and tunes nothing.
       is_explained = np.arange(ids.shape[1]) < (num_explained or k)
-      return reasons(cast(HybridRanker, now().ranker), queries, np.where(is_explained, ids, -1))
+      return reasons(cast(HybridRanker, sources), queries, np.where(is_explained, ids, -1))
 
-    def rank(queries: Queries, k: int) -> Ranking:
-      self.open(explain)
-      if not self._takes_filters:
-        return self._own_rank(queries, k)
-      where = self._where(now().dataset, include, exclude)
-      return self._rank_by(cast(HybridRanker, now().ranker))(queries._replace(where=where), k)
-
-    labels = lambda: self.labels
-    ids, scores, names, *rest = best_labels(texts, k, labels, self.embed, rank, why if explain else None)
-    if language:
-      names = [[self.name(label, language) for label in row if label >= 0] for row in ids.tolist()]
-    return ids, scores, names, *rest
+    where, whys = self._where(dataset, include, exclude), why if explain else None
+    names = dataset.label_names
+    found = best_labels(texts, k, names, self.embed, cast(ranking.Rank, rank), whys, where)
+    if not language:
+      return dataset, found
+    ids, scores, _, *rest = found
+    shown = [[dataset.label_name(label, language) for label in row if label >= 0] for row in ids.tolist()]
+    return dataset, (ids, scores, shown, *rest)
 
   def learn(
     self, texts: Sequence[str], labels: Sequence[Iterable[str]], new_labels: NewLabels = False
@@ -271,8 +275,16 @@ class Model(KnowsLabels):
 
   def open(self, explain: bool = False) -> None:
     """Opens the rankers, which may write files into the run's folder; with `explain`, also all sources."""
-    if explain or self._takes_filters:
-      self._learner.now(opened=True)
-    if not self._takes_filters:
-      _ = self._own_rank
+    self._opened(explain)
+
+  def _opened(self, explain: bool) -> tuple[Dataset, ranking.Rank, HybridRanker | None]:
+    """Returns the labels, what ranks them, and all sources, if they are needed: of one moment."""
+    now = self._learner.now(opened=True) if explain or self._takes_filters else None
+    dataset, rank = self._run.dataset, None if self._takes_filters else self._own_rank
+    sources = now.ranker if now else None
+    if now and sources and not rank:
+      dataset, rank = now.dataset, sources.rank
+      if self._chosen != "hybrid":
+        rank = functools.partial(sources.rank_by, self._chosen)
     self._trained.release()
+    return dataset, cast(ranking.Rank, rank), sources

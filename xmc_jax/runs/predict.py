@@ -47,10 +47,10 @@ def predict_lines(
     The number of documents.
   """
   done = 0
-  for part, ids, scores, *rest in _predicted(model, documents, request, block):
+  for part, dataset, ids, scores, *rest in _predicted(model, documents, request, block):
     for document, row in zip(part, zip(ids.tolist(), scores.tolist(), *rest)):
       labels = (label for label in zip(*row) if label[0] >= 0)
-      out.write(json_line(document, labels, model.keys, model.notation))
+      out.write(json_line(document, labels, dataset.label_keys, dataset.notation))
     out.flush()
     done += len(part)
   return done
@@ -73,7 +73,7 @@ def predict_matrix(
   Raises:
     UserError: it cannot be written.
   """
-  blocks = [(ids, scores) for _, ids, scores, *_ in _predicted(model, documents, request, block)]
+  blocks = [(ids, scores) for _, _, ids, scores, *_ in _predicted(model, documents, request, block)]
   none = np.zeros((0, request.k), np.int32), np.zeros((0, request.k), np.float32)
   ids, scores = (np.concatenate(parts) for parts in zip(none, *blocks))
   if runtime.is_main_process():
@@ -84,16 +84,16 @@ def predict_matrix(
 def _predicted(
   model: Model, documents: Iterable[Document], request: LabelRequest, block: int
 ) -> Iterator[tuple]:
-  """Yields `block` documents at a time, and what `Model.predict` returns for them.
+  """Yields `block` documents at a time, and what `Model.ranked` returns for them.
 
   Labels that are not given, and all those of a blank text, have the id -1.
   """
   documents = iter(documents)
   while part := list(itertools.islice(documents, block)):
     texts = [document.text for document in part]
-    ids, *rest = answers(model, texts, request)
+    dataset, ids, *rest = answers(model, texts, request)
     has_text = np.array([[bool(text.strip())] for text in texts])
-    yield part, np.where(has_text, ids, -1), *rest
+    yield part, dataset, np.where(has_text, ids, -1), *rest
 
 
 def json_line(

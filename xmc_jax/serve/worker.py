@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xmc_jax.data import Dataset
 from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.model import Model
 from xmc_jax.serve.options import Limits
@@ -176,19 +177,21 @@ class ModelWorker:
     how = {name: request[name] for name in ("explain", "include", "exclude", "language")}
     k = min(_FEW_LABELS, self.limits.max_k) if wanted <= _FEW_LABELS else self.limits.max_k
     # Reasons cost time for each label, so only labels that are wanted get them.
-    ids, scores, names, *reasons = self.model.predict(texts, k, num_explained=wanted, **how)
+    k = min(k, len(self.model.labels))  # labels that were learnt may have been forgotten
+    dataset, (ids, scores, names, *reasons) = self.model.ranked(texts, k, num_explained=wanted, **how)
     found: list[list[Label]] = []
     for row, of_text in enumerate(names):
       labels = zip(ids[row].tolist(), of_text, scores[row].tolist())
-      found.append([self._label(*label) for label in labels])
+      found.append([_label(dataset, *label) for label in labels])
       for label, why in zip(found[row], reasons[0][row] if reasons else ()):
         label["why"] = why
     return found
 
-  def _label(self, label: int, name: str, score: float) -> Label:
-    notation = self.model.notation(label)
-    found = {"id": label, "key": self.model.keys[label], "text": name, "score": score}
-    return {**found, "notation": notation} if notation else found
+
+def _label(dataset: Dataset, label: int, name: str, score: float) -> Label:
+  notation = dataset.notation(label)
+  found = {"id": label, "key": dataset.label_keys[label], "text": name, "score": score}
+  return {**found, "notation": notation} if notation else found
 
 
 def _alike(jobs: Sequence[_Job]) -> list[list[_Job]]:
