@@ -155,7 +155,7 @@ def test_what_is_refused_is_not_learnt(client, model, name):
 
 
 OF_MODEL = [
-  ({"text": "a", "labels": ["l0", "nix\ud800"]}, "labels that the run lacks: 1, such as 'nix\\ud800'"),
+  ({"text": "a", "labels": ["l0", "nix\ud800"]}, "labels that the run lacks: 1, such as 'nix\ufffd'"),
   ({"text": "a", "labels": [["l0"]]}, "labels: expected keys or names, found ['l0']"),
   ({"texts": ["a"], "labels": ["l0"]}, "labels: expected a list of labels for each of the 1 texts"),
   ({"texts": ["a", "b"], "labels": [["l0"]]}, "labels: expected a list of labels for each of the 2 texts"),

@@ -77,7 +77,11 @@ class StandIn:
   def where(self, include=(), exclude=()):
     return LabelFilter(self.keys).where(tuple(include), tuple(exclude))
 
-  def predict(self, texts, k, explain=False, num_explained=0, include=(), exclude=(), language=""):
+  @property
+  def label_keys(self):  # of the data, which it is, too
+    return self.keys
+
+  def ranked(self, texts, k, explain=False, num_explained=0, include=(), exclude=(), language=""):
     self.batches.append((len(texts), k, explain))
     self.goes_on.wait(30)
     if "a bug" in texts:
@@ -90,7 +94,8 @@ class StandIn:
     names = [[f"{self.labels[i]}{language and f'@{language}'}" for i in row] for row in ids]
     why = {"words": "1 similar text has it", "sources": {"memory": 1}}
     why["voters"] = [{"text": "a", "weight": 0.5}]
-    return ids, scores, names, *([[[why] * (num_explained or k) for _ in texts]] if explain else [])
+    whys = [[[why] * (num_explained or k) for _ in texts]] if explain else []
+    return self, (ids, scores, names, *whys)
 
   def learn(self, texts, labels):
     self.begun += texts

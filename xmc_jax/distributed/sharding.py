@@ -90,16 +90,18 @@ def rows_of_labels(
     keys: of the labels of `tree`, and of those of `like`.
     most: arrays that have a row for each label are padded by less than so many rows.
   """
-  at = {key: row for row, key in enumerate(keys[0])}
+  at = dict(reversed([(key, row) for row, key in enumerate(keys[0])]))  # the first of several
   ids = np.array([at.get(key, -1) for key in keys[1]])
   known, own = np.flatnonzero(ids >= 0), {path_name(path): leaf for path, leaf in _leaves(like)}
 
   def move(path, leaf):
     name = path_name(path)
     padding = len(leaf) - len(keys[0]) if name in own and np.ndim(leaf) and any(_axes(name, rules)) else -1
-    if not 0 <= padding < most or leaf.shape[1:] != own[name].shape[1:]:
+    if not 0 <= padding < most or np.shape(own[name])[0] - len(keys[1]) not in range(most):
       return leaf
     moved = np.array(own[name])
+    if moved.shape[1:] != leaf.shape[1:]:
+      return leaf
     moved[known] = np.asarray(leaf)[ids[known]]
     return moved
 

@@ -123,9 +123,10 @@ def add_learn_route(api: FastAPI, worker: ModelWorker, name: str, corrections: C
 
   @api.post(path, status_code=204, response_class=Response, dependencies=dependencies)
   async def learn(project_id: str, body: list[IndexedDocument], request: Request) -> Response:
-    """Learns from documents whose labels are right, as Annif does."""
+    """Learns from documents whose labels are right, as Annif does; passes over those without a label."""
     if project_id != name:
       return _unknown(project_id)
+    body = [document for document in body if document.subjects and document.text.strip()]
     if len(body) > worker.limits.max_texts:
       raise HTTPException(422, f"give at most {worker.limits.max_texts} documents")
     texts = [document.text[: worker.limits.max_text_length] for document in body]  # as they are asked for

@@ -129,6 +129,8 @@ async def _life(api: FastAPI) -> AsyncIterator[None]:
   await asyncio.wrap_future(worker.start())
   yield
   worker.close()
+  if api.state.corrections:
+    api.state.corrections.close()
 
 
 def _add_model_routes(api: FastAPI, worker: ModelWorker, default_k: int, least: float) -> None:
@@ -189,8 +191,9 @@ def _add_extraction(api: FastAPI) -> None:
 
 
 def _add_learning(api: FastAPI, worker: ModelWorker, name: str, token: str) -> None:
+  api.state.corrections = None
   if token:
-    taken = corrections.Corrections(worker, token)
+    api.state.corrections = taken = corrections.Corrections(worker, token)
     corrections.add_route(api, worker, taken, _WITH_BODY)
     annif_api.add_learn_route(api, worker, name, taken)
 
@@ -206,11 +209,12 @@ def _add_health(api: FastAPI, worker: ModelWorker, k: int, least: float, more: d
     """Tells that the server answers, and what it serves."""
     worker.start()
     model, is_ready = worker.model, worker.is_ready
+    num_labels = await asyncio.to_thread(lambda: len(model.labels))  # may read what others have learnt
     about = {
       "ok": is_ready,
       "run": api.state.name,
       "step": model.step,
-      "labels": len(model.labels),
+      "labels": num_labels,
       "probabilities": model.gives_probabilities,
       "calibration_error": model.calibration_error,
       "calibrated": model.is_calibrated,

@@ -38,6 +38,14 @@ class Corrections:
     self._thread = ThreadPoolExecutor(1, "learn")
     self._jobs: set[Future] = set()
 
+  def close(self) -> bool:
+    """Refuses what waits; returns whether nothing is being learnt, which needs not be waited for.
+
+    What is learnt then was not acknowledged, and counts wholly or not at all.
+    """
+    self._thread.shutdown(wait=False, cancel_futures=True)
+    return not self._jobs
+
   async def check(self, given: _Given) -> None:
     """Refuses a request without the token; compares in a time that tells nothing of it."""
     sent = given.credentials if given else ""
@@ -51,12 +59,12 @@ class Corrections:
     If the client leaves first, they are learnt if that has begun.
 
     Raises:
-      HTTPException: a text has no label, or an unknown one; nothing was learnt.
+      HTTPException: a text is blank, or has no label or an unknown one; nothing was learnt.
       Busy: too many wait, another process learns for the run, or the disk is full.
       ClientDisconnect: the client has left.
     """
-    if not all(labels):
-      raise HTTPException(422, "a text without labels would be forgotten; give each text a label or more")
+    if not all(labels) or not all(text.strip() for text in texts):
+      raise HTTPException(422, "a text without labels would be forgotten, and a blank text has none")
     self._worker.start()
     if not self._worker.is_ready:
       raise Busy("the model is not ready yet")

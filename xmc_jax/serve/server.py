@@ -105,7 +105,8 @@ def serve(application: FastAPI, taken: socket.socket, host: str) -> None:
     _Server(config, announcement).run(sockets=[taken])
   except OSError as error:  # another process has begun to listen meanwhile
     raise _refused(host, port, error) from None
-  if not worker.join(timeout=_MODEL_SECONDS):
+  learning = application.state.corrections
+  if not worker.join(timeout=_MODEL_SECONDS) or (learning and not learning.close()):
     os._exit(0)  # the model does not come back: the interpreter would wait for it
   say("stopped")
 
