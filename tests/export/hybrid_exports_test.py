@@ -52,7 +52,11 @@ def test_an_export_ranks_by_all_sources_as_the_run_does(folder, kind, tmp_path):
   assert found[2] == [[model.labels[label] for label in row] for row in found[0].tolist()]
   assert ((found[1] > 0) & (found[1] < 1)).all()  # probabilities
   texts = [row["voters"] for of_text in found[3] for row in of_text if row["voters"]]
-  assert texts and all(voter["text"] in list(model._sources.point_texts) for row in texts for voter in row)
+  assert texts and all(
+    voter["text"] in list(model._learner.now(opened=True).ranker.point_texts)
+    for row in texts
+    for voter in row
+  )
   for one, other, same in zip(found[3], wanted[3], (found[0] == wanted[0]).all(axis=1)):
     assert not same or [row["sources"] for row in one] == [row["sources"] for row in other]
   facts = json.loads((tmp_path / "moved" / "export.json").read_text())

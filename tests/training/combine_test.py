@@ -58,7 +58,7 @@ def test_probabilities_are_those_of_the_weighted_mean(folder, both):
   for name, part in zip("ab", (joint, joint.others[0])):
     alone = HybridModel(part.features, part.linear, part._trees, part._joint)
     member = Model.load(folder / name, warm=False)
-    member._sources._model = alone
+    member._learner.now(opened=True).ranker._model = alone
     ids, scores, _ = member.predict(TEXTS, num_labels)
     scores = scores.astype(np.float64)
     table = np.full((len(TEXTS), num_labels), np.nan)

@@ -95,4 +95,5 @@ def sentence_of(refused: RequestValidationError) -> str:
   where = "".join(keys).removeprefix(".")  # as in Python: texts[3]
   if fault["type"] == "extra_forbidden":
     return f"{where} is not a key of this request; /openapi.json lists the keys"
-  return f"{where} is wrong: {fault['msg'][:1].lower()}{fault['msg'][1:]}"
+  told = fault["msg"].removeprefix("Value error, ")  # before what our own checks say
+  return f"{where} is wrong: {told[:1].lower()}{told[1:]}"

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
-from pydantic_core import PydanticCustomError
 
 from xmc_jax.serve.options import Limits
 
@@ -28,7 +27,7 @@ def _in_one_sentence(value: Any, validated: Callable[[Any], Any]) -> Any:
     return validated(value)
   except ValidationError:
     told = 'give a list of keys or names; with "texts", a list of these for each text'
-    raise PydanticCustomError("labels", told) from None
+    raise ValueError(told) from None
 
 
 _Keys = Annotated[list[str], Field(max_length=_MOST_KEYS)]
