@@ -17,6 +17,7 @@ from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.estimator import files
 from xmc_jax.runs import predict
+from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.storage import locks
 from xmc_jax.training import combine
 
@@ -182,11 +183,12 @@ def test_threads_see_labels_and_answers_of_one_moment(workdir):
   """While a thread learns new labels and forgets them, others rank, explain and limit what may be answers."""
   model = xmc_jax.Model.load(workdir)
   learnt, faults = threading.Event(), []
+  request = LabelRequest(5, explain=True, exclude=(model.keys[1],))
 
   def ask():
     while not learnt.is_set():
       try:
-        dataset, (ids, _, names, _) = model.ranked([NEW, "suss"], 5, explain=True, exclude=[model.keys[1]])
+        dataset, (ids, _, names, _) = model.ranked([NEW, "suss"], request)
         assert [[dataset.label_names[label] for label in row if label >= 0] for row in ids] == names
       except BaseException as fault:
         return faults.append(fault)

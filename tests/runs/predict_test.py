@@ -232,7 +232,7 @@ def test_labels_do_not_obey_a_stranger(capsys):
     def check_k(self, k):
       pass
 
-    def ranked(self, texts, k, **_):
+    def ranked(self, texts, request):
       return self, (np.zeros((1, 1), int), np.ones((1, 1)), [list(self.labels)])
 
   (line,) = interactive.labels_as_text(Stranger(), "a", LabelRequest(1)).splitlines()

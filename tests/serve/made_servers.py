@@ -81,7 +81,8 @@ class StandIn:
   def label_keys(self):  # of the data, which it is, too
     return self.keys
 
-  def ranked(self, texts, k, explain=False, num_explained=0, include=(), exclude=(), language=""):
+  def ranked(self, texts, request, num_explained=0):
+    k, _, explain, include, exclude, language = request
     self.batches.append((len(texts), k, explain))
     self.goes_on.wait(30)
     if "a bug" in texts:

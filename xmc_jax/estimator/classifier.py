@@ -21,7 +21,7 @@ from xmc_jax.data.label_values import ID, NAME, Labels, texts_of
 from xmc_jax.errors import ConfigError, DataError
 from xmc_jax.estimator import fitted, settings
 from xmc_jax.estimator.learning import Learns
-from xmc_jax.runs.best_labels import BEST_F1, is_given
+from xmc_jax.runs.best_labels import BEST_F1, LabelRequest, is_given
 
 # Arguments that scikit-learn would otherwise take for metadata.
 _TEXTS = MappingProxyType({"texts": UNUSED})
@@ -191,7 +191,7 @@ class XMCClassifier(Learns):
       padded with -1, scores with -inf, and the list is shorter.
     """
     with self._opened() as model:
-      dataset, found = model.ranked(texts_of(texts, "texts"), k)
+      dataset, found = model.ranked(texts_of(texts, "texts"), LabelRequest(k))
       self._fitted.follow(dataset)
       self.classes_ = self._fitted.space.classes
     return found

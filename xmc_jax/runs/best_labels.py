@@ -73,11 +73,8 @@ def is_given(scores: np.ndarray, threshold: Threshold) -> np.ndarray:
 
 def answers(model: "Model", texts: Sequence[str], request: LabelRequest) -> tuple:
   """Returns what `Model.ranked` does, in one tuple; labels that the request leaves out have the id -1."""
-  k, threshold, explain, include, exclude, language = request
-  dataset, (ids, scores, *rest) = model.ranked(
-    texts, k, explain=explain, include=include, exclude=exclude, language=language
-  )
-  return dataset, np.where(is_given(scores, threshold), ids, -1), scores, *rest
+  dataset, (ids, scores, *rest) = model.ranked(texts, request)
+  return dataset, np.where(is_given(scores, request.threshold), ids, -1), scores, *rest
 
 
 def best_labels(

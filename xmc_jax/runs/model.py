@@ -15,7 +15,15 @@ from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import evaluate, label_functions, ranking
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.best_labels import BEST_F1, Threshold, best_labels, check_k, check_texts, reasons
+from xmc_jax.runs.best_labels import (
+  BEST_F1,
+  LabelRequest,
+  Threshold,
+  best_labels,
+  check_k,
+  check_texts,
+  reasons,
+)
 from xmc_jax.runs.known_labels import KnowsLabels
 from xmc_jax.runs.learning import Learner, NewLabels
 from xmc_jax.runs.trained import Trained
@@ -173,19 +181,19 @@ class Model(KnowsLabels):
       UserError: k is out of range, `texts` is not a list of texts, a key is no label's, or no label has a
         name in the language.
     """
-    return self.ranked(texts, k, explain, num_explained, include, exclude, language)[1]
+    request = LabelRequest(
+      k, explain=explain, include=tuple(include), exclude=tuple(exclude), language=language
+    )
+    return self.ranked(texts, request, num_explained)[1]
 
   def ranked(
-    self,
-    texts: Sequence[str],
-    k: int = 5,
-    explain: bool = False,
-    num_explained: int = 0,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    language: str = "",
+    self, texts: Sequence[str], request: LabelRequest, num_explained: int = 0
   ) -> tuple[Dataset, tuple]:
-    """Returns the data whose labels the ids mean, whoever learns meanwhile; and what `predict` returns."""
+    """Returns the data whose labels the ids mean, whoever learns meanwhile; and what `predict` returns.
+
+    The request's threshold does not count.
+    """
+    k, _, explain, include, exclude, language = request
     self.where(include, exclude)  # refuses keys before anything is opened
     self.check_language(language)
     check_k(k, len(self.labels))

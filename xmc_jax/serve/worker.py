@@ -173,12 +173,12 @@ class ModelWorker:
 
   def _predicted(self, texts: Sequence[str], jobs: Sequence[_Job]) -> list[list[Label]]:
     """Returns labels of each text, as many as the most greedy of the requests wants, or more."""
-    wanted, request = max(job.request.k for job in jobs), jobs[0].request._asdict()
-    how = {name: request[name] for name in ("explain", "include", "exclude", "language")}
+    wanted = max(job.request.k for job in jobs)
     k = min(_FEW_LABELS, self.limits.max_k) if wanted <= _FEW_LABELS else self.limits.max_k
     # Reasons cost time for each label, so only labels that are wanted get them.
     k = min(k, len(self.model.labels))  # labels that were learnt may have been forgotten
-    dataset, (ids, scores, names, *reasons) = self.model.ranked(texts, k, num_explained=wanted, **how)
+    request = jobs[0].request._replace(k=k)
+    dataset, (ids, scores, names, *reasons) = self.model.ranked(texts, request, wanted)
     found: list[list[Label]] = []
     for row, of_text in enumerate(names):
       labels = zip(ids[row].tolist(), of_text, scores[row].tolist())
