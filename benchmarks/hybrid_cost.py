@@ -6,8 +6,8 @@
 
 The data are made up: vectors are sampled around one centre per topic, texts hold words of their topic and
 common words (Zipf), and a point has three labels on average. The model is fitted on 1,000 queries. Then texts
-are ranked 1,024 at a time, as predict does, and one at a time, as a prompt does; and again when the 1,000
-queries were learnt. Results go to docs/results/hybrid_cost.json under the size and the backend.
+are ranked 1,024 at a time, as predict does, and one at a time, as a prompt does; in turn with a ranker that has
+learnt the 1,000 queries, too. Results go to docs/results/hybrid_cost.json under the size and the backend.
 """
 
 import json
@@ -100,36 +100,34 @@ def made_up(num_labels: int, num_points: int, width: int, backend: str) -> dict[
   model = fit_model(retriever, fitted, answers)
   fit_seconds = time.perf_counter() - opened
   ranker = HybridRanker(retriever, model)
-  costs = asked_of(ranker.rank, asked)
   more = Rows(fitted.vectors, fitted.texts, answers)
   begun = time.perf_counter()
   grown = ranker.remembering(more, np.arange(0))
   learnt = time.perf_counter() - begun
+  costs, costs_then = asked_of([ranker.rank, grown.rank], asked)
   return {
     "open_seconds": opened - start,
     "fit_seconds": fit_seconds,
     **costs,
     "learn_1000_seconds": learnt,
-    **{f"{what}_then": value for what, value in asked_of(grown.rank, asked).items()},
+    **{f"{what}_then": value for what, value in costs_then.items()},
     "data_GB": before / 1e9,
     "peak_GB": children.peak_bytes("self") / 1e9,
   }
 
 
-def asked_of(rank, queries: Queries) -> dict[str, float]:
-  """Returns milliseconds per text, in blocks and one at a time, without the set-up of the first call."""
+def asked_of(rankers: list, queries: Queries) -> list[dict[str, float]]:
+  """Returns each one's milliseconds per text, in blocks and one at a time; they take turns, after a first call."""
 
-  def seconds(start: int, size: int) -> float:
-    rows = slice(start, start + size)
-    return seconds_of(lambda: rank(Queries(queries.vectors[rows], queries.texts[rows]), _K))
+  def seconds(start: int, size: int) -> list[float]:
+    rows = Queries(queries.vectors[start : start + size], queries.texts[start : start + size])
+    return [seconds_of(lambda rank=rank: rank(rows, _K)) / size for rank in rankers]
 
   seconds(0, _BLOCK)
-  blocks = [seconds(start, _BLOCK) / _BLOCK for start in range(0, _RANKED, _BLOCK)]
-  single = [seconds(start, 1) for start in range(_SINGLE)]
-  return {
-    "ms_a_text": 1e3 * statistics.median(blocks),
-    "ms_alone": 1e3 * statistics.median(single),
-  }
+  blocks = [seconds(start, _BLOCK) for start in range(0, _RANKED, _BLOCK)]
+  alone = [seconds(start, 1) for start in range(_SINGLE)]
+  timed = zip(np.median(blocks, axis=0).tolist(), np.median(alone, axis=0).tolist())
+  return [{"ms_a_text": 1e3 * of_block, "ms_alone": 1e3 * one} for of_block, one in timed]
 
 
 def opened_run(workdir: pathlib.Path) -> dict[str, float]:

@@ -166,11 +166,11 @@ def learn(
     return show(f"forgotten: {_texts(len(set(unlearn)))}")
   if not source:
     return show(f"forgotten: {_texts(model.undo())}, learnt last")
-  known, now = model.dataset.num_labels, copy.copy(run)
-  now.dataset = model.dataset
+  known, grown = model.dataset.num_labels, copy.copy(run)
+  grown.dataset = model.dataset
   with tempfile.TemporaryDirectory() as folder:
     given = {"unknown_labels": "keep" if new_labels else "refuse", **(reading or {})}
-    dataset = now.with_test_rows(path, pathlib.Path(folder), given, "add" if new_labels else "refuse").dataset
+    dataset = grown.with_test_rows(path, pathlib.Path(folder), given, "add" if new_labels else "refuse").dataset
     truth = dataset.test.unfiltered_positives
     rows = np.flatnonzero(np.diff(truth.indptr))
     if not len(rows):

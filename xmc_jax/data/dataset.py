@@ -170,8 +170,8 @@ class Dataset:
     concepts = self.label_concepts or ()
     return json.loads(concepts[label]) if label < len(concepts) else {}
 
-  def label_name(self, label: int, language: str = "") -> str:
-    """Returns a label's name in a language; the one that is shown if the vocabulary has no other."""
+  def label_name(self, label: int, language: str) -> str:
+    """Returns a label's name in a language; the one that is shown if there is none in it, or it is ''."""
     return in_language(self.concept(label).get("names", {}), language) or self.label_names[label]
 
   def _of_labels(self, what: str) -> Texts | None:
