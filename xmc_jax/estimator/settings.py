@@ -12,7 +12,7 @@ import numpy as np
 from xmc_jax import experiments, methods
 from xmc_jax.config import checks, defaults
 from xmc_jax.errors import ConfigError, UserError
-from xmc_jax.training import auto
+from xmc_jax.training import members
 
 # Parameters of the estimator, and the keys that get their values.
 KEYS = {
@@ -68,7 +68,7 @@ def make(
         f"minutes = {config.auto.minutes:g}: more than 0 goes with method='auto', 0 with others"
       )
     if method == "auto":
-      auto.check(config)
+      members.check(config)
     return config
 
 

@@ -18,6 +18,7 @@ from xmc_jax.models.locate import locate_here
 from xmc_jax.plan import chunks
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.run import Run
+from xmc_jax.runs.training_data import write_known
 from xmc_jax.storage import atomic, path_safety, run_folder
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, writer: Met
       config = fit_to_data(config, prepared, earlier if begun else None)
       run_folder.claim(config, methods.read_config(path), workdir)
     data.link_into(prepared.folder, workdir / "data")
+    if config.init_from and not begun:
+      write_known(config, prepared, workdir)
     described = config.encoder[models.source_key(config.encoder)]
     if models.starts_from_table(config.encoder):
       models.write_table(described, prepared.tokenizer(), workdir / "encoder")
@@ -98,7 +101,7 @@ def other_data(workdir: pathlib.Path, name: str) -> ConfigError:
   """Returns the error for a folder whose run was trained on other data; `name` is a file that differs."""
   return ConfigError(
     f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER, "
-    "or delete this one to start anew"
+    "with --config.init_from=THIS_FOLDER to train on from it"
   )
 
 
@@ -165,11 +168,8 @@ def fitted(
   other, given = begun, config
   if not begun and config.init_from:
     other = methods.read_config(pathlib.Path(config.init_from) / "config.json")
-  if (
-    other
-    and all(other.data[key] == config.data[key] for key in _WHICH_ROWS)
-    and config.data.num_validation == fit_to_size.AUTOMATIC
-  ):
+  automatic = config.data.num_validation == fit_to_size.AUTOMATIC
+  if other and automatic and all(other.data[key] == config.data[key] for key in _WHICH_ROWS):
     given = configs.changed(config, {"data.num_validation": other.data.num_validation})
   result = fit_to_size.fitted(given, num_labelled, num_labels, begun)
   return result, fit_to_size.note(config, result, num_labelled, num_labels)

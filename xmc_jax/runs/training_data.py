@@ -1,36 +1,48 @@
 """Splits training rows into those to train on and those held out, and counts labels on them."""
 
 import functools
+import pathlib
 
 import ml_collections
 import numpy as np
 import scipy.sparse as sp
 
 from xmc_jax import config as configs
-from xmc_jax import data, metrics
+from xmc_jax import data, methods, metrics
 from xmc_jax.errors import ConfigError
+from xmc_jax.storage import npy, run_folder
+
+_ROWS = "train.texts.npy", "train.truth.columns.npy"  # names of prepared files
 
 
 class TrainingData:
   """Splits a dataset's training rows into those to train on and those held out for validation.
 
+  Args:
+    config: the run's.
+    dataset: the prepared data.
+    workdir: the run's folder; may hold what `write_known` writes.
+
   Attributes:
     dataset: the prepared data.
     train, validation: the labelled rows to train on, and those held out.
     num_labelled: number of the rows to train on that have a label to learn.
+    num_known: number of the rows held out that the run `config.init_from` was trained on.
 
   Raises:
     ConfigError: there is nothing to learn from, or a setting does not fit the data.
   """
 
-  def __init__(self, config: ml_collections.ConfigDict, dataset: data.Dataset):
+  def __init__(self, config: ml_collections.ConfigDict, dataset: data.Dataset, workdir: pathlib.Path):
     self.dataset, self._config = dataset, config
     if not dataset.train.num_labelled:
       raise ConfigError(f"{dataset.name}: no training row has a label, so there is nothing to learn from")
     configs.check_against_data(config, dataset.train.num_labelled, dataset.num_labels)
-    self.train, self.validation = data.hold_out(
-      dataset.train, config.data.num_validation, config.train.seed, dataset.num_validation
-    )
+    path, rows = workdir / run_folder.KNOWN, dataset.train
+    known = npy.read(path, len(rows)) if path.exists() else None
+    num, seed = config.data.num_validation, config.train.seed
+    self.train, self.validation = data.hold_out(rows, num, seed, dataset.num_validation, known)
+    self.num_known = 0 if known is None else int(known[self.validation.row_numbers].sum())
     self.num_labelled = int(np.count_nonzero(np.diff(self.train.unfiltered_positives.indptr)))
     if not self.num_labelled:
       raise ConfigError(
@@ -53,3 +65,19 @@ class TrainingData:
     by_relevance = self._config.train.relevance_weights
     votes.data = votes.data / every.data.max() if by_relevance else np.ones_like(votes.data)
     return votes
+
+
+def write_known(config: ml_collections.ConfigDict, dataset: data.Dataset, workdir: pathlib.Path) -> None:
+  """Writes which training rows the run `config.init_from` was trained on, if it has other data.
+
+  They are held out last, as metrics of what a model knows are too high. `KNOWN` is `[N]` bool, by the texts.
+  """
+  source = pathlib.Path(config.init_from)
+  theirs = data.load_prepared(source / "data")
+  files, others = theirs.manifest["files"], dataset.manifest["files"]
+  if (workdir / run_folder.KNOWN).exists() or all(files[name] == others[name] for name in _ROWS):
+    return
+  other = methods.read_config(source / "config.json")
+  rows = theirs.train if other.train.refit else TrainingData(other, theirs, source).train
+  texts = set(rows.texts)
+  npy.write(workdir / run_folder.KNOWN, np.array([text in texts for text in dataset.train.texts]))

@@ -6,6 +6,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   data/           the prepared data, hard-linked from the cache
   encoder/        the encoder's description (no weights), or the first table of a vocabulary of its own
   graphs/         edges of metadata graphs with those of random walks, if the method learns from them
+  known.npy       training rows that the run it started from had, if that one has other data
   vectors.npy     training points under a frozen encoder, if the method has one
   checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record
   best/           the parameters with the best validation metric
@@ -43,12 +44,12 @@ MAY_CHANGE = (
 NEWEST, BEST = "checkpoints", "best"
 GRAPHS, REFIT, LAST = "graphs", "refit", "last"
 MEMBERS, COMBINED = "members", "combined.json"
-VECTORS, FUSION, _CHUNKS = "vectors.npy", "fusion.npz", "chunks.json"
+KNOWN, VECTORS, FUSION, _CHUNKS = "known.npy", "vectors.npy", "fusion.npz", "chunks.json"
 LEARNT = "learnt.jsonl"
 MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY = "memory.npy", "hybrid.json", "key_weight.json", "frequency.json"
 RANKING_FILES = (FUSION, MEMORY, HYBRID, KEY_WEIGHT, FREQUENCY)  # computed from trained parameters
 _TOKENIZER, _ENCODER = "tokenizer.json", "encoder"
-_OF_SETTINGS = (_TOKENIZER, _CHUNKS, VECTORS, *RANKING_FILES)  # written for a command's own settings
+_OF_SETTINGS = (_TOKENIZER, _CHUNKS, KNOWN, VECTORS, *RANKING_FILES)  # written for a command's own settings
 
 
 @contextlib.contextmanager
