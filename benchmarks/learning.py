@@ -1,17 +1,17 @@
 """Hands the second half of a set to a run of its first half, in portions, each predicted and then learnt.
 
   python -m benchmarks.learning --data=data/LF-CppDocs-SeeAlso
-  python -m benchmarks.learning --data=data/Finna-YSO-sv --settings train.num_epochs=5 --retrain
+  python -m benchmarks.learning --data=data/Finna-YSO-sv --settings train.num_epochs=5 --retrain --train_on=3
 
 The first half, drawn by a seed, has all labels of the set; the second comes in random order. Curves, with a
 value for each portion: "no learning" is the run of the first half, "learn only" that with Model.learn of each
 portion, "retrained at each tenth" (--retrain) nine new runs on the rows so far. `test` has the test rows
-after all portions, and by a run on all rows, `full`: that of benchmarks/accuracy.py if --runs is the same.
+after all portions, and by a run on all rows, `full`: that of benchmarks/accuracy.py if --runs is the same;
+`trained on` starts from the run of the first half and has --train_on epochs.
 
 Labels without a point in the first half are new: "new R@10" counts these alone, and `after` how often one is
 among the first ten of a text that has it, by the number of earlier portions' texts with it; "1, near" if that
-is among the ten most alike so far, by the run's vectors. Texts that came before are left out there;
-`repeated` counts them.
+is among the ten most alike so far, by the run's vectors. Texts that came before, `repeated`, do not count.
 
 What is in --runs is not done again. Writes docs/results/learning/SET.json.
 """
@@ -39,8 +39,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _RESULTS = _ROOT / "docs" / "results" / "learning"
 _DEPTH, _FIRST = 100, 10
 _SHOWN = ("P@1", "P@5", "PSP@5", "R@10", "R@100")
-_CURVES: dict[str, dict | None] = {"no learning": None, "learn only": {}}  # keywords of Model.learn
-_UNTAUGHT, _TAUGHT, _RETRAINED = *_CURVES, "retrained at each tenth"
+_UNTAUGHT, _TAUGHT, _RETRAINED = "no learning", "learn only", "retrained at each tenth"
 Rankings = dict[str, np.ndarray]
 
 
@@ -128,7 +127,7 @@ def ranked(model: Model, split: data.Split) -> np.ndarray:
   return np.pad(ids, ((0, 0), (0, _DEPTH - depth)), constant_values=-1)
 
 
-def tested_then_taught(model: Model, halves: Halves, learn: dict | None) -> Rankings:
+def tested_then_taught(model: Model, halves: Halves, learns: bool) -> Rankings:
   """Ranks each portion, then learns it; returns ids of the second half and of the test rows, and seconds."""
   train, truth = halves.dataset.train, halves.dataset.train.unfiltered_positives.tolil().rows
   ids, seconds = [], []
@@ -137,14 +136,14 @@ def tested_then_taught(model: Model, halves: Halves, learn: dict | None) -> Rank
     if number:
       ids.append(ranked(model, train.rows(rows)))
     ranked_at = time.perf_counter()
-    if number and learn is not None:
+    if number and learns:
       rows = [row for row in rows if truth[row]]
       labels = [[model.keys[label] for label in truth[row]] for row in rows]
-      model.learn([train.texts[row] for row in rows], labels, **learn)
+      model.learn([train.texts[row] for row in rows], labels)
     seconds.append((ranked_at - start, time.perf_counter() - ranked_at))
   predict, learnt = np.array(seconds[1:]).T
   arrays = {"ids": np.concatenate(ids), "test": ranked(model, halves.dataset.test)}
-  if learn is None:
+  if not learns:
     arrays["vectors"] = model.embed(train.texts[np.concatenate([halves.first, *halves.portions])])
   return {**arrays, "predict": predict, "learn": learnt}
 
@@ -195,12 +194,8 @@ def after(halves: Halves, curves: dict[str, np.ndarray], vectors: np.ndarray) ->
   for case in np.flatnonzero(before == 1):
     at, _, _, one, end = table[:, case]
     closer[case] = (vectors[:end] @ vectors[at] > vectors[one] @ vectors[at]).sum()
-  groups = {
-    "0": before == 0,
-    "1": before == 1,
-    "1, near": (before == 1) & (closer < _FIRST),
-    "2": before == 2,
-  }
+  near = (before == 1) & (closer < _FIRST)
+  groups = {"0": before == 0, "1": before == 1, "1, near": near, "2": before == 2}
   found = {}
   for name, chosen in groups.items():
     at, wanted = places[chosen] - first, labels[chosen, None]
@@ -210,8 +205,8 @@ def after(halves: Halves, curves: dict[str, np.ndarray], vectors: np.ndarray) ->
   return found
 
 
-def summary(halves: Halves, found: dict[str, Rankings], full: np.ndarray) -> dict[str, Any]:
-  """Computes what is shown of the rankings of each curve, and of the full run's of the test rows."""
+def summary(halves: Halves, found: dict[str, Rankings], of_all: dict[str, np.ndarray]) -> dict[str, Any]:
+  """Computes what is shown of the rankings of each curve, and of test rows by runs on all rows."""
   train, truth = halves.dataset.train, halves.dataset.test.unfiltered_positives
   ends = np.cumsum([len(rows) for rows in halves.portions])
   curves: dict[str, dict[str, list]] = {}
@@ -219,14 +214,14 @@ def summary(halves: Halves, found: dict[str, Rankings], full: np.ndarray) -> dic
     parts = zip(np.split(of_curve["ids"], ends[:-1]), halves.portions)
     each = [scores(ids, train.unfiltered_positives[rows], halves) for ids, rows in parts]
     curves[name] = {metric: [one[metric] for one in each] for metric in each[0]}
-  of_test = {"half": found[_UNTAUGHT]["test"], "learnt": found[_TAUGHT]["test"], "full": full}
-  pair, of_all = [full, of_test["learnt"]], {"ks": (1, 5, 10, 100), "inverse_propensity": halves.inverse}
-  differences = metrics.paired_differences(pair, truth, seed=0, **of_all)[0]
+  of_test = {"half": found[_UNTAUGHT]["test"], "learnt": found[_TAUGHT]["test"], **of_all}
+  pair, ks = [of_all["full"], of_test["learnt"]], (1, 5, 10, 100)
+  differences = metrics.paired_differences(pair, truth, ks=ks, inverse_propensity=halves.inverse)[0]
   second = set(train.texts[np.concatenate(halves.portions)]) - set(train.texts[halves.first])
   learn, predict = found[_TAUGHT]["learn"], found[_TAUGHT]["predict"]
   seconds = {"learn": learn.sum(), "learn_median": np.median(learn), "predict_median": np.median(predict)}
   return {
-    "rows": {"first": len(halves.first), "second": int(ends[-1]), "test": len(full)},
+    "rows": {"first": len(halves.first), "second": int(ends[-1]), "test": truth.shape[0]},
     "repeated": int(ends[-1]) - len(second),
     "labels": {"all": len(halves.is_new), "new": int(halves.is_new.sum())},
     "seconds": {name: round(float(value), 3) for name, value in seconds.items()},
@@ -243,9 +238,12 @@ def measured(given: argparse.Namespace, board: Board) -> dict[str, Any]:
   dataset = create.load_data(config, None, "")
   halves, found = halves_of(dataset, given.portions, config.eval), {}
   half = trained_on(dataset, halves.first, row, board, "half")
-  full = trained(dataset, row, board) / "predictions" / "test.npz"
-  of_half = board._replace(name=f"{board.name}.half").folder(row, 0)
-  for name in (*_CURVES, *[_RETRAINED] * given.retrain):
+  boards = {"half": board._replace(name=f"{board.name}.half"), "full": board}
+  of_half = boards["half"].folder(row, 0)
+  if given.train_on:
+    start = f"--config.init_from={of_half}", f"--config.train.num_epochs={given.train_on}"
+    boards["trained on"] = board._replace(name=f"{board.name}.on", extra=(*board.extra, *start))
+  for name in (_UNTAUGHT, _TAUGHT, *[_RETRAINED] * given.retrain):
     place = of_half.with_name(f"{row}, {name}, {given.portions}")
     if not place.with_suffix(".npz").exists():
       say(f"{board.name}: {name}")
@@ -254,21 +252,25 @@ def measured(given: argparse.Namespace, board: Board) -> dict[str, Any]:
       else:  # by a copy, as what is learnt stays in a run's folder
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(of_half, place)
-        arrays = tested_then_taught(Model.load(place, scores="hybrid"), halves, _CURVES[name])
+        arrays = tested_then_taught(Model.load(place, scores="hybrid"), halves, name == _TAUGHT)
         shutil.rmtree(place)
       with atomic.written_whole(place.with_suffix(".npz")) as beside, beside.open("wb") as stream:
         np.savez(stream, **arrays)
     found[name] = dict(np.load(place.with_suffix(".npz")))
-  kept = summary(halves, found, evaluate.read_predictions(full, _DEPTH).ids)
-  for name, place in (("half", board._replace(name=f"{board.name}.half")), ("full", board)):
+  of_all = {}
+  for name in boards.keys() - {"half"}:
+    ranking = trained(dataset, row, boards[name]) / "predictions" / "test.npz"
+    of_all[name] = evaluate.read_predictions(ranking, _DEPTH).ids
+  kept = summary(halves, found, of_all)
+  for name, place in boards.items():
     kept["seconds"][f"train_{name}"] = round(accuracy_rows.fit_seconds(row, 0, place), 3)
   return {"portions": given.portions, "machine": children.machine(), **kept}
 
 
 def main() -> None:
   paths = {"data": pathlib.Path, "runs": _ROOT / "runs" / "learning"}
-  usual = {"row": "rae_xmc", "preset": "debian", "settings": (), "portions": 50, "retrain": False}
-  given = flags.parse(__doc__, **paths, **usual)
+  usual = {"row": "rae_xmc", "preset": "debian", "settings": (), "portions": 50}
+  given = flags.parse(__doc__, **paths, **usual, retrain=False, train_on=0)
   folder = given.data.expanduser().resolve()
   extra = tuple(f"--config.{setting}" for setting in given.settings)
   about = {"set": folder.name, "row": given.row, "preset": given.preset, "settings": list(given.settings)}

@@ -67,8 +67,9 @@ def _command(place, monkeypatch, *more):
     workdir = board.folder(row, 0)
     if not learning.accuracy_rows.is_finished(workdir):
       trained.append(board.name)
-      hybrid = {"eval.scores": "hybrid", "train.num_epochs": 1}
-      commands.train_and_test(tiny_runs.config(learning.pathlib.Path(board.data), **hybrid), workdir)
+      start = dict(flag.removeprefix("--config.").split("=") for flag in board.extra if "init_from" in flag)
+      settings = {"eval.scores": "hybrid", "train.num_epochs": 1, **start}
+      commands.train_and_test(tiny_runs.config(learning.pathlib.Path(board.data), **settings), workdir)
     return workdir
 
   monkeypatch.setattr(runtime, "start", lambda *_: None)  # it would set up the whole process
@@ -95,7 +96,9 @@ def test_portions_are_predicted_and_then_learnt(place, monkeypatch):
   assert _command(place, monkeypatch) == (found, [])
   opened, trained_on = learning.Model.load(place / "runs" / "tiny.half" / "rae_xmc-0", scores="hybrid"), []
   monkeypatch.setattr(learning, "trained_on", lambda _, rows, *more: trained_on.append(len(rows)) or opened)
-  again, _ = _command(place, monkeypatch, "--retrain")
+  again, more = _command(place, monkeypatch, "--retrain", "--train_on=1")
+  assert more == ["tiny.on"] and (place / "runs" / "tiny.on" / "rae_xmc-0" / "known.npy").exists()
+  assert again["test"].pop("trained on") not in again["test"].values() and again["test"] == found["test"]
   assert trained_on == [100, 120, 140, 160, 180]
   assert again["curves"].pop("retrained at each tenth") == before  # as it is the run of the first half
   assert again["curves"] == found["curves"]
