@@ -1,5 +1,6 @@
 """DPR, ANCE and one-vs-all: the loss of a batch, in NumPy from the embeddings of a run (docs/formulas.md)."""
 
+import jax
 import numpy as np
 import pytest
 import tiny_runs
@@ -79,3 +80,26 @@ def test_one_vs_all_is_binary_cross_entropy_over_all_labels(data, tmp_path):
   assert np.any(truth & filtered) and np.any(~truth & filtered)
   terms = np.where(truth, np.logaddexp(0, -scores), np.logaddexp(0, scores))
   assert found == pytest.approx((terms * ~filtered).sum(axis=1).mean(), rel=1e-5)
+
+
+def test_sampled_label_gradients(data, tmp_path):
+  """The loss is the same; of the gradient, a quarter of the labels give their part, on average the whole."""
+  settings = {"method.labels": "all", "method.label_gradients": 0.25, "encoder.embedding_dropout": 0.0}
+  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **settings)
+  whole = tiny_runs.open_run(data, tmp_path / "whole", **{**settings, "method.label_gradients": 1.0})
+  batch = tiny_runs.placed_batch(run, 0)
+
+  def value_and_gradient(run):
+    of_key = lambda params, key: run.method.loss(params, extra_state, batch, key)[0]
+    return jax.jit(jax.value_and_grad(of_key))
+
+  expected, exact = value_and_gradient(whole)(params, jax.random.key(0))
+  sampled, found = value_and_gradient(run), []
+  for key in jax.random.split(jax.random.key(1), 300):
+    value, gradient = sampled(params, key)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    found.append(gradient["encoder"]["word"])
+  exact, found = np.asarray(exact["encoder"]["word"]), np.asarray(found, np.float64)
+  error = np.sqrt(((found.mean(axis=0) - exact) ** 2).sum() / (exact**2).sum())
+  spread = np.sqrt(found.var(axis=0).sum() / (exact**2).sum())
+  assert error < 2 * spread / np.sqrt(len(found)) and 0.05 < spread < 1

@@ -12,7 +12,7 @@ import tiny_runs
 
 from xmc_jax import models
 from xmc_jax.distributed import sharding
-from xmc_jax.ops.grad_cache import embed_parts
+from xmc_jax.ops.grad_cache import Sample, embed_parts
 from xmc_jax.types import Tokens
 
 KEY = jax.random.key(11)
@@ -294,3 +294,50 @@ def test_groups_join_whether_or_not_they_say_how_many_tokens_they_have(embedder,
   found, wanted = (embed_parts(embedder.embed, params, groups, chunk=chunk) for groups in (saying, parts))
   for own, expected, (group,) in zip(found, wanted, parts, strict=True):
     np.testing.assert_allclose(own[group.lengths > 0], expected[group.lengths > 0], atol=1e-5)
+
+
+def _gradients(params, groups, wanted, **options):
+  """Returns the gradient of Σ wanted · vectors, whose gradient by the vectors is `wanted`."""
+
+  def embed(params, tokens, _):
+    return jnp.where(tokens.lengths[:, None] > 0, params[tokens.ids[:, 0]], 0.0)
+
+  return jax.grad(lambda params: jnp.sum(wanted * embed_groups(embed, params, groups, **options)))(params)
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_sampled_gradients_are_right_on_average_and_few(devices):
+  """Row l of the parameters has the gradient of text l; a quarter of the texts of each width have one."""
+  mesh = sharding.make(devices, 1) if devices > 1 else None
+  rng = np.random.default_rng(3)
+  ids = np.arange(96, dtype=np.int32)
+  groups = [
+    Tokens(ids[rows, None].repeat(width, 1), np.ones(len(ids[rows]), np.int32))
+    for rows, width in ((slice(64), 8), (slice(64, 96), 16))
+  ]
+  wanted = rng.standard_t(2, (96, 5)).astype(np.float32)
+  params = jnp.zeros((96, 5))
+  exact = np.asarray(_gradients(params, groups, wanted, devices=mesh))
+  options = {"chunk": CHUNK, "devices": mesh}
+  sample = jax.jit(lambda key: _gradients(params, groups, wanted, sample=Sample(0.25, key), **options))
+  found = np.stack([sample(key) for key in jax.random.split(KEY, 800)]).astype(np.float64)
+  assert ((found != 0).any(axis=2).sum(axis=1) <= 24).all()
+  error = found.std(axis=0) / np.sqrt(len(found))
+  assert (np.abs(found.mean(axis=0) - exact) <= 5 * error + 1e-5 * np.abs(exact) + 1e-6).all()
+  share = (found != 0).any(axis=2).mean(axis=0)
+  assert share.max() == 1 and share.min() < 0.2 and (found != 0).any(axis=(0, 2)).all()
+
+
+def test_a_share_of_all_but_none_is_the_whole_gradient(embedder):
+  """Without dropout, and where each text with a gradient is taken."""
+  params = embedder.init(jax.random.key(0))
+  wanted = np.zeros((11, embedder.width), np.float32)
+  wanted[[1, 5, 8]] = 1.0
+
+  def gradient(**options):
+    vectors = lambda params: embed_groups(embedder.embed, params, GROUPS, chunk=2, **options)
+    return jax.jit(jax.grad(lambda params: jnp.sum(wanted * vectors(params))))(params)
+
+  exact, sampled = gradient(), gradient(sample=Sample(0.5, KEY))
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+  jax.tree.map(close, exact, sampled)

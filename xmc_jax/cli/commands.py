@@ -17,6 +17,7 @@ from xmc_jax import plan as plans
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.console import say, show
 from xmc_jax.data import formats
+from xmc_jax.data.added import Unknown
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.plan.table import table
@@ -170,7 +171,7 @@ def learn(
   grown.dataset = model.dataset
   with tempfile.TemporaryDirectory() as folder:
     given = {"unknown_labels": "keep" if new_labels else "refuse", **(reading or {})}
-    unknown = "add" if new_labels else "refuse"
+    unknown: Unknown = "add" if new_labels else "refuse"
     dataset = grown.with_test_rows(path, pathlib.Path(folder), given, unknown).dataset
     truth = dataset.test.unfiltered_positives
     rows = np.flatnonzero(np.diff(truth.indptr))

@@ -27,6 +27,13 @@ SETTINGS = declare(
     "the labels of a step: all, or the batch's sampled positives and added negatives",
     choices=("all", "in_batch"),
   ),
+  label_gradients=Key(
+    1.0,
+    "share of the labels that a step backpropagates through, sampled by their vectors' gradients; 1 is the "
+    "paper's",
+    above=0,
+    most=1,
+  ),
   num_fresh_negatives=Key(
     0,
     "labels that a step adds to an in-batch pool, by their gradients under a cache of all labels",

@@ -9,7 +9,7 @@ propagated. In JAX that is rematerialisation of a scanned body. docs/formulas.md
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,22 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xmc_jax.distributed import platform
 from xmc_jax.distributed.sharding import rounded_up
+from xmc_jax.ops.row_sampling import inclusion_probabilities, systematic
 from xmc_jax.types import Array, PyTree, Tokens
 
 _TILE = 8  # a GPU copies the operands of a product whose number of rows does not divide by this
+
+
+class Sample(NamedTuple):
+  """Says which rows of a width a backward pass embeds: the larger a gradient, the likelier.
+
+  Attributes:
+    share: of the rows on each device.
+    key: of the random numbers.
+  """
+
+  share: float
+  key: Array
 
 
 def embed_parts(
@@ -33,6 +46,7 @@ def embed_parts(
   devices: Mesh | None = None,
   axes: tuple[str, ...] = ("data",),
   uncached_tokens: int = 0,
+  sample: Sample | None = None,
 ) -> list[Array]:
   """Embeds several parts' token groups in one pass: groups of one width go through the encoder together.
 
@@ -47,6 +61,8 @@ def embed_parts(
     axes: mesh axes that the rows are split over.
     uncached_tokens: tokens of a device, padding included, that stay out of the gradient cache: their texts
       are embedded in one call of each width, the narrowest first, and keep their activations.
+    sample: which rows the backward pass embeds again; None is all, with the same dropout. A sample has
+      dropout of its own; but for that, gradients are right on average.
 
   Returns:
     For each part `[rows of its groups, D]`, split over `axes`: first the rows of every group
@@ -61,8 +77,13 @@ def embed_parts(
   num_uncached = _num_uncached(joined, rows.num_shards, chunk, uncached_tokens)
   keys = [None] * len(places) if key is None else jax.random.split(key, len(places))
   found: list[list[Any]] = [[None] * len(groups) for groups in parts]
-  for alike, group, own_uncached, own_key in zip(places.values(), joined, num_uncached, keys):
-    vectors = _embed_rows(functools.partial(embed, params), group, own_key, rows, chunk, own_uncached)
+  for number, (alike, group, own_key) in enumerate(zip(places.values(), joined, keys)):
+    if sample is None:
+      own_embed = functools.partial(embed, params)
+      vectors = _embed_rows(own_embed, group, own_key, rows, chunk, num_uncached[number])
+    else:
+      own_sample = sample._replace(key=jax.random.fold_in(sample.key, number))
+      vectors = _embed_with_sampled_gradients(embed, params, group, own_key, rows, chunk, own_sample)
     sizes = [len(parts[part][number].lengths) for part, number in alike]
     for (part, number), own in zip(alike, rows.cut(vectors, sizes)):
       found[part][number] = own
@@ -130,6 +151,34 @@ def _embed_in_chunks(
   return jnp.swapaxes(embedded, 0, 1).reshape(-1, embedded.shape[-1])[:num_rows]
 
 
+def _embed_with_sampled_gradients(
+  embed: Callable[..., Array],
+  params: PyTree,
+  group: Tokens,
+  key: Array | None,
+  rows: "_Rows",
+  chunk: int,
+  sample: Sample,
+) -> Array:
+  """Embeds the rows of one width; the backward pass embeds only a sample of them again."""
+
+  def embedded(params: PyTree, group: Tokens, key: Array | None) -> Array:
+    (num_uncached,) = _num_uncached([group], rows.num_shards, chunk, 0)
+    return _embed_rows(functools.partial(embed, params), group, key, rows, chunk, num_uncached)
+
+  def backward(params: PyTree, gradients: Array) -> tuple[PyTree]:
+    number = rounded_up(math.ceil(sample.share * len(gradients) / rows.num_shards), _tile(chunk))
+    take, weights = rows.sample(jnp.linalg.norm(gradients, axis=1), number, sample.key)
+    own_key = None if key is None else jax.random.fold_in(key, len(gradients))  # no chunk has this number
+    sampled = Tokens(take(group.ids), take(group.lengths))
+    _, pull = jax.vjp(lambda params: embedded(params, sampled, own_key), params)
+    return pull(weights[:, None] * take(gradients))
+
+  with_sampled = jax.custom_vjp(lambda params: embedded(params, group, key))
+  with_sampled.defvjp(lambda params: (embedded(params, group, key), params), backward)
+  return with_sampled(params)
+
+
 def _joined(groups: Sequence[Tokens], rows: "_Rows") -> Tokens:
   """Joins the rows of groups of one width; counts a group as full if its number of real tokens is unknown."""
   known = [group.num_real_tokens for group in groups]
@@ -168,6 +217,21 @@ class _Rows:
       return [array]
     ends = np.cumsum(sizes)[:-1] // self.num_shards
     return [own.reshape(-1, *array.shape[1:]) for own in jnp.split(self._by_device(array), ends, axis=1)]
+
+  def sample(self, sizes: Array, number: int, key: Array) -> tuple[Callable[[Array], Array], Array]:
+    """Samples `number` rows of each device by their sizes.
+
+    Returns a function that takes these rows of an array, and their `[number · devices]` weights.
+    """
+    probabilities = jax.vmap(lambda own: inclusion_probabilities(own, number))(self._by_device(sizes))
+    keys = jax.random.split(key, self.num_shards)
+    ids, weights = jax.vmap(lambda own_key, own: systematic(own_key, own, number))(keys, probabilities)
+
+    def take(array: Array) -> Array:
+      taken = jax.vmap(lambda own, own_ids: own[own_ids])(self._by_device(array), ids)
+      return self.split(taken.reshape(-1, *array.shape[1:]), 0)
+
+    return take, weights.reshape(-1)
 
   def _by_device(self, array: Array) -> Array:
     return array.reshape(self.num_shards, -1, *array.shape[1:])

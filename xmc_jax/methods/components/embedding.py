@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import ml_collections
 
 from xmc_jax import models
 from xmc_jax.config import Key, declare
 from xmc_jax.distributed import sharding
-from xmc_jax.ops.grad_cache import embed_parts
+from xmc_jax.ops.grad_cache import Sample, embed_parts
 from xmc_jax.types import Array, DatasetInfo
 
 POINTS = declare(
@@ -51,9 +52,13 @@ def embedders(
 
 def part_embedder(config: ml_collections.ConfigDict, info: DatasetInfo) -> Callable[..., list[Array]]:
   """Returns `(embed, params, parts, key) -> [[n, D], ...]`, which embeds several parts in one pass."""
-  settings = config.method
+  settings, share = config.method, config.method.get("label_gradients", 1.0)
 
   def embed_all(embed, params, parts, key):
+    sample = None
+    if share < 1:
+      key, sampling_key = jax.random.split(key)
+      sample = Sample(share, sampling_key)
     key = key if settings.dropout_on_labels else None
     params = models.with_rounded_kernels(config.encoder, params)
     return embed_parts(
@@ -65,6 +70,7 @@ def part_embedder(config: ml_collections.ConfigDict, info: DatasetInfo) -> Calla
       devices=info.mesh,
       axes=sharding.LABEL_ROWS,
       uncached_tokens=max(0, settings.uncached_tokens),
+      sample=sample,
     )
 
   return embed_all
