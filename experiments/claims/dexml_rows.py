@@ -110,6 +110,10 @@ REAL = {
     "unit_log_prior_1": {**_UNIT, "method.log_prior": 1.0},
     "binary": {**DEXML, "method.loss": "binary"},
   },
+  "label_gradients": {
+    name: {**_UNIT, "method.log_prior": 1.0, "method.label_gradients": share}
+    for name, share in (("all", 1.0), ("a_quarter", 0.25), ("an_eighth", 0.125))
+  },
   "dropout": {"minilm_6": _MINILM, "minilm_6_with_dropout": {**_MINILM, **DROPOUT}},
 }
 # The same on larger sets: LF-TateArtworks-Subjects has 35 points a label, LF-WordNet-Related two.

@@ -167,7 +167,8 @@ def _embed_with_sampled_gradients(
     return _embed_rows(functools.partial(embed, params), group, key, rows, chunk, num_uncached)
 
   def backward(params: PyTree, gradients: Array) -> tuple[PyTree]:
-    number = rounded_up(math.ceil(sample.share * len(gradients) / rows.num_shards), _tile(chunk))
+    num_rows = len(gradients) // rows.num_shards
+    number = min(num_rows, rounded_up(math.ceil(sample.share * num_rows), _tile(chunk)))
     take, weights = rows.sample(jnp.linalg.norm(gradients, axis=1), number, sample.key)
     own_key = None if key is None else jax.random.fold_in(key, len(gradients))  # no chunk has this number
     sampled = Tokens(take(group.ids), take(group.lengths))
