@@ -258,7 +258,7 @@ def measured(given: argparse.Namespace, board: Board) -> dict[str, Any]:
         np.savez(stream, **arrays)
     found[name] = dict(np.load(place.with_suffix(".npz")))
   of_all = {}
-  for name in boards.keys() - {"half"}:
+  for name in list(boards)[1:]:
     ranking = trained(dataset, row, boards[name]) / "predictions" / "test.npz"
     of_all[name] = evaluate.read_predictions(ranking, _DEPTH).ids
   kept = summary(halves, found, of_all)
@@ -274,6 +274,7 @@ def main() -> None:
   folder = given.data.expanduser().resolve()
   extra = tuple(f"--config.{setting}" for setting in given.settings)
   about = {"set": folder.name, "row": given.row, "preset": given.preset, "settings": list(given.settings)}
+  about |= {"train_on": given.train_on}
   found = about | measured(given, Board(folder.name, given.preset, str(folder), given.runs.resolve(), extra))
   lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
   _RESULTS.mkdir(parents=True, exist_ok=True)

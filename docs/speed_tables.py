@@ -171,12 +171,13 @@ def learning_table(_: list[str], results: pathlib.Path) -> str:
   metrics, lines = ("P@1", "P@5", "PSP@5", "R@100"), []
   for path in sorted((results / "learning").glob("*.json")):
     found = json.loads(path.read_text(encoding="utf-8"))
-    runs = [found["test"][run] for run in ("half", "learnt", "trained on", "full")]
-    cells = [" / ".join(f"{100 * run[metric]:.1f}" for run in runs) for metric in metrics]
-    seconds = [found["seconds"][part] for part in ("learn", "train_trained on", "train_full")]
+    runs = [found["test"].get(run) for run in ("half", "learnt", "trained on", "full")]
+    cells = [" / ".join(f"{100 * run[metric]:.1f}" if run else "–" for run in runs) for metric in metrics]
+    times = [found["seconds"].get(part) for part in ("learn", "train_trained on", "train_full")]
+    seconds = " / ".join(f"{part:.0f}" if part else "–" for part in times)
     new = []
     for once in (found["after"]["1"], found["after"]["1, near"]):
       shares = [f"{100 * once[curve]:.0f}" for curve in ("no learning", "learn only") if curve in once]
       new.append(f"{' / '.join(shares)} of {once['cases']:,}" if shares else "")
-    lines.append([found["set"], *cells, " / ".join(f"{part:.0f}" for part in seconds), *new])
+    lines.append([found["set"], *cells, seconds, *new])
   return markdown_table(["", *metrics, "seconds", "new labels", "of them near"], lines)

@@ -216,7 +216,7 @@ def test_a_killed_beginning_keeps_what_it_made(folder, tmp_path, monkeypatch):
   assert [path.stat().st_mtime_ns for path in made_there] == before
   killed = mock.Mock(side_effect=KeyboardInterrupt)
   with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-    patch.setattr(create, "refuse_other_data", killed)
+    patch.setattr(create, "changed_data", killed)
     create.create(config, tmp_path / "other", MetricWriter(tmp_path / "other"))
   assert chosen(methods.read_config(tmp_path / "other" / "config.json")) == (-1, 100, 1024)
   tokenizer = (tmp_path / "other" / "tokenizer.json").stat().st_mtime_ns

@@ -49,3 +49,9 @@ def test_sums_of_many_small_probabilities_are_whole():
   assert np.isin(np.arange(number // 2), ids).mean() > 0.99
   small = np.asarray(weights)[np.asarray(ids) >= number // 2].sum()
   np.testing.assert_allclose(small, num - number // 2, rtol=0.01)
+
+
+@pytest.mark.parametrize("size", [np.nan, np.inf])
+def test_what_is_not_finite_is_not_hidden(size):
+  probabilities = inclusion_probabilities(jnp.array([1.0, size, 0.0, 2.0]), 2)
+  assert np.isnan(systematic(jax.random.key(0), probabilities, 2)[1]).all()

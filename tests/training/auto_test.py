@@ -127,6 +127,18 @@ def test_members_train_on_from_those_of_an_earlier_run(data, tmp_path, configs):
     auto.train_and_test(config, tmp_path / "other")
 
 
+def test_the_earlier_run_is_not_needed_once_its_members_have_begun(data, tmp_path, monkeypatch):
+  world = World(monkeypatch, {"rae_xmc": 1, "dexml": 200})
+  atomic.write_json(tmp_path / "combined.json", ["dexml", "rae_xmc"])
+  config = config_of(data, init_from=str(tmp_path))
+  commands.prepare(config)
+  auto.train_and_test(config, tmp_path / "run")
+  (tmp_path / "combined.json").unlink()
+  config.auto.minutes = 60.0
+  auto.train_and_test(config, tmp_path / "run")
+  assert [name for name, _ in world.trained] == ["rae_xmc", "dexml"]
+
+
 def test_what_is_of_no_use_stays_out_until_more_is_trained(data, tmp_path, monkeypatch):
   world = World(monkeypatch, {"rae_xmc": 8, "dexml": 8, "depsl": 95})
   world.of_no_use = "rae_xmc"

@@ -24,7 +24,7 @@ from xmc_jax.runs import run as runs
 from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.predict import predict_lines
-from xmc_jax.training import loop
+from xmc_jax.training import guide, loop
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +301,7 @@ def test_init_from_starts_with_the_parameters_of_another_run(finished, data, tmp
 
 
 @pytest.mark.parametrize("method", ["ova", "unidec"])
-def test_init_from_a_run_on_other_labels(method, tmp_path, capsys):
+def test_init_from_a_run_on_other_labels(method, tmp_path):
   """Each label's row comes from there, by its key; new labels have a new run's, and words their ids.
 
   Texts that it was not trained on are held out first.
@@ -335,14 +335,25 @@ def test_init_from_a_run_on_other_labels(method, tmp_path, capsys):
   np.testing.assert_array_equal(found[order], theirs[:55])
   np.testing.assert_array_equal(found[5:10], own[5:10])
   assert (tmp_path / "second/tokenizer.json").read_text() == (tmp_path / "first/tokenizer.json").read_text()
-  trained_on = set(first.data.train.texts)
+  trained_on = _labelled_texts(first.data.train)
   shutil.rmtree(tmp_path / "first")
   later = runs.reopen(tmp_path / "second")
-  labelled = np.flatnonzero(np.diff(later.dataset.train.truth.indptr))
-  others = [text for text in later.dataset.train.texts[labelled] if text not in trained_on]
+  others = _labelled_texts(later.dataset.train) - trained_on
   held_out = list(later.data.validation.texts)
-  assert len(held_out) == 100 and set(others) <= set(held_out)
-  assert f"was trained on {100 - len(others)} held-out texts" in capsys.readouterr().err
+  assert len(held_out) == 100 and others <= set(held_out)
+  num_known = sum(text in trained_on for text in held_out)
+  assert 0 < num_known < 100 and f"first was trained on {num_known} of these" in guide.of_training(later)
+  settings["init_from"] = str(tmp_path / "second")
+  third = tiny_runs.open_run(folder, tmp_path / "third", **settings)
+  assert list(third.data.validation.texts) == held_out  # as on the same data
+  settings |= {"init_from": str(tmp_path / "third"), "data.num_validation": 20}
+  fourth = tiny_runs.open_run(few, tmp_path / "fourth", **settings)
+  known = np.flatnonzero(np.load(tmp_path / "fourth" / "known.npy"))
+  assert set(fourth.dataset.train.texts[known]) == trained_on  # by the first run
+
+
+def _labelled_texts(split):
+  return set(split.texts[np.flatnonzero(np.diff(split.truth.indptr))])
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.trained import to_test
 from xmc_jax.storage import atomic
-from xmc_jax.training import test_table
+from xmc_jax.training import members, test_table
 from xmc_jax.training.combine import combine as combine  # the command of --mode=combine
 from xmc_jax.training.train import train_and_test as train_and_test  # the command of --mode=train
 
@@ -38,6 +38,8 @@ _BYTES_OF_CHARACTER = 12  # in JSON, at most: two escapes such as \ud83d
 
 def prepare(config: ml_collections.ConfigDict) -> None:
   """Runs `--mode=prepare`: reads, tokenises and checks the data; trains nothing and makes no run's folder."""
+  if config.auto.minutes:
+    config = members.usual_config(config)
   prepared, config = create.prepare(config)
   show(data.summary(prepared.manifest))
   show(f"prepared in {prepared.folder}, where --mode=train finds it")

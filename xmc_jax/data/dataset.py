@@ -171,7 +171,7 @@ class Dataset:
     return json.loads(concepts[label]) if label < len(concepts) else {}
 
   def label_name(self, label: int, language: str) -> str:
-    """Returns a label's name in a language; the one that is shown if there is none in it, or it is ''."""
+    """Returns a label's name in a language, and without one, or for '', the one that is shown."""
     return in_language(self.concept(label).get("names", {}), language) or self.label_names[label]
 
   def _of_labels(self, what: str) -> Texts | None:

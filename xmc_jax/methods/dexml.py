@@ -29,8 +29,8 @@ SETTINGS = declare(
   ),
   label_gradients=Key(
     1.0,
-    "share of the labels that a step backpropagates through, sampled by their vectors' gradients; 1 is the "
-    "paper's",
+    "share of the labels that a step backpropagates through, sampled by their vectors' gradients; below 1 "
+    "uncached_tokens has no effect; 1 is the paper's",
     above=0,
     most=1,
   ),
@@ -53,4 +53,5 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     num_positives=num_sampled(settings),
     num_fresh_negatives=min(settings.num_fresh_negatives, info.num_labels),
   )
-  return dual_encoder.make(config, info, loss=settings.loss, batch=batch, **options)
+  share = settings.label_gradients
+  return dual_encoder.make(config, info, loss=settings.loss, batch=batch, label_gradients=share, **options)

@@ -61,8 +61,9 @@ def embed_parts(
     axes: mesh axes that the rows are split over.
     uncached_tokens: tokens of a device, padding included, that stay out of the gradient cache: their texts
       are embedded in one call of each width, the narrowest first, and keep their activations.
-    sample: which rows the backward pass embeds again; None is all, with the same dropout. A sample has
-      dropout of its own; but for that, gradients are right on average.
+    sample: which rows the backward pass embeds again, sampled by the size of their gradients; None is all.
+      Without dropout gradients are unbiased. Dropout is sampled anew, so that they are not those of the
+      masks that gave the vectors. `uncached_tokens` has no effect.
 
   Returns:
     For each part `[rows of its groups, D]`, split over `axes`: first the rows of every group
@@ -162,22 +163,24 @@ def _embed_with_sampled_gradients(
 ) -> Array:
   """Embeds the rows of one width; the backward pass embeds only a sample of them again."""
 
-  def embedded(params: PyTree, group: Tokens, key: Array | None) -> Array:
+  @jax.custom_vjp
+  def embedded(params: PyTree, group: Tokens, key: Array | None, _: Array) -> Array:
     (num_uncached,) = _num_uncached([group], rows.num_shards, chunk, 0)
     return _embed_rows(functools.partial(embed, params), group, key, rows, chunk, num_uncached)
 
-  def backward(params: PyTree, gradients: Array) -> tuple[PyTree]:
+  def backward(inputs: tuple, gradients: Array) -> tuple:
+    params, group, key, sampling_key = inputs
     num_rows = len(gradients) // rows.num_shards
     number = min(num_rows, rounded_up(math.ceil(sample.share * num_rows), _tile(chunk)))
-    take, weights = rows.sample(jnp.linalg.norm(gradients, axis=1), number, sample.key)
-    own_key = None if key is None else jax.random.fold_in(key, len(gradients))  # no chunk has this number
+    take, weights = rows.sample(jnp.linalg.norm(gradients, axis=1), number, sampling_key)
+    other_key = None if key is None else jax.random.fold_in(key, len(gradients))  # no chunk has this number
     sampled = Tokens(take(group.ids), take(group.lengths))
-    _, pull = jax.vjp(lambda params: embedded(params, sampled, own_key), params)
-    return pull(weights[:, None] * take(gradients))
+    _, pull = jax.vjp(lambda params: embedded.fun(params, sampled, other_key, sampling_key), params)
+    (summed,) = pull((weights[:, None] * take(gradients)).astype(gradients.dtype))
+    return summed, None, None, None
 
-  with_sampled = jax.custom_vjp(lambda params: embedded(params, group, key))
-  with_sampled.defvjp(lambda params: (embedded(params, group, key), params), backward)
-  return with_sampled(params)
+  embedded.defvjp(lambda *inputs: (embedded.fun(*inputs), inputs), backward)
+  return embedded(params, group, key, sample.key)
 
 
 def _joined(groups: Sequence[Tokens], rows: "_Rows") -> Tokens:

@@ -49,11 +49,12 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, writer: Met
     earlier = methods.read_config(path) if (path := workdir / "config.json").exists() else None
     with run_folder.claimed(config, earlier, workdir):
       prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
-      refuse_other_data(prepared, workdir)
+      if changed := changed_data(prepared, workdir):
+        raise other_data(workdir, changed)
       config = fit_to_data(config, prepared, earlier if begun else None)
       run_folder.claim(config, methods.read_config(path), workdir)
     data.link_into(prepared.folder, workdir / "data")
-    if config.init_from and not begun:
+    if config.init_from and not begun and runtime.is_main_process():
       write_known(config, prepared, workdir)
     described = config.encoder[models.source_key(config.encoder)]
     if models.starts_from_table(config.encoder):
@@ -77,15 +78,12 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, writer: Met
   return run
 
 
-def refuse_other_data(
-  prepared: data.Dataset, workdir: pathlib.Path, may_differ: tuple[str, ...] = ()
-) -> None:
-  """Raises ConfigError if the folder holds a run on other data, as `differing` compares them."""
+def changed_data(prepared: data.Dataset, workdir: pathlib.Path, may_differ: tuple[str, ...] = ()) -> str:
+  """Returns a file in which the data of the folder's run differ, as `differing`; '' if there is no run."""
   if not run_folder.has_checkpoints(workdir) or not (workdir / "data").is_dir():
-    return
+    return ""
   files, known = (data.read_manifest(folder)["files"] for folder in (prepared.folder, workdir / "data"))
-  if changed := differing(files, known, may_differ):
-    raise other_data(workdir, changed)
+  return differing(files, known, may_differ)
 
 
 def differing(files: Mapping[str, Any], others: Mapping[str, Any], may_differ: tuple[str, ...] = ()) -> str:
@@ -101,7 +99,7 @@ def other_data(workdir: pathlib.Path, name: str) -> ConfigError:
   """Returns the error for a folder whose run was trained on other data; `name` is a file that differs."""
   return ConfigError(
     f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER, "
-    "with --config.init_from=THIS_FOLDER to train on from it"
+    "and --config.init_from=THIS_FOLDER to start from its parameters"
   )
 
 

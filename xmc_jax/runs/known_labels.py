@@ -29,7 +29,7 @@ class KnowsLabels:
 
   @property
   def dataset(self) -> Dataset:
-    """Returns the run's data, with the labels that it has learnt; a model knows which."""
+    """Returns the run's data, with the labels that it has learnt."""
     raise NotImplementedError
 
   @property

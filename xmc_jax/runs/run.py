@@ -171,8 +171,6 @@ class Run:
     begun = methods.read_config(other.workdir / "config.json").mesh
     most = max(begun.data * begun.label, self.mesh.size)  # rows are padded to a multiple of devices
     named, like = ({"params": params, "extra_state": extra} for params, extra in (start, own))
-    if num := self.data.num_known:
-      say(f"note: {other.workdir} was trained on {num:,} held-out texts, so metrics on these are too high")
     theirs, ours = (list(run.dataset.label_keys) for run in (other, self))
     if sharding.splits_rows(own, rules) and theirs != ours:
       named = sharding.rows_of_labels(named, like, rules, (theirs, ours), most)
@@ -189,7 +187,7 @@ class Run:
     for opened in ("sides", "truth", "batches"):
       copied.__dict__.pop(opened, None)
     copied.dataset = data.with_labels(self.dataset, texts, self.config.data.max_length, keys)
-    copied.data = TrainingData(self.config, copied.dataset, self.workdir)
+    copied.data = self.data.of(copied.dataset)
     copied.method = with_added_labels(self.method, self.dataset.num_labels)
     if self.method.extra_state_to_rank:  # of the labels that were trained
       of_own = lambda snapshot: Trained(self, snapshot.params, snapshot.extra_state).extra_state_to_rank

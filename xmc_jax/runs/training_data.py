@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+from typing import Self
 
 import ml_collections
 import numpy as np
@@ -38,16 +39,20 @@ class TrainingData:
     if not dataset.train.num_labelled:
       raise ConfigError(f"{dataset.name}: no training row has a label, so there is nothing to learn from")
     configs.check_against_data(config, dataset.train.num_labelled, dataset.num_labels)
-    path, rows = workdir / run_folder.KNOWN, dataset.train
-    known = npy.read(path, len(rows)) if path.exists() else None
-    num, seed = config.data.num_validation, config.train.seed
-    self.train, self.validation = data.hold_out(rows, num, seed, dataset.num_validation, known)
+    self._workdir, known = workdir, _known(workdir, len(dataset.train))
+    self.train, self.validation = data.hold_out(
+      dataset.train, config.data.num_validation, config.train.seed, dataset.num_validation, known
+    )
     self.num_known = 0 if known is None else int(known[self.validation.row_numbers].sum())
     self.num_labelled = int(np.count_nonzero(np.diff(self.train.unfiltered_positives.indptr)))
     if not self.num_labelled:
       raise ConfigError(
         f"{dataset.name}: every label pair of the training rows is filtered, so there is nothing to learn"
       )
+
+  def of(self, dataset: data.Dataset) -> Self:
+    """Returns the same rows of a copy of the dataset."""
+    return type(self)(self._config, dataset, self._workdir)
 
   @functools.cached_property
   def inverse_propensity(self) -> np.ndarray:
@@ -68,16 +73,26 @@ class TrainingData:
 
 
 def write_known(config: ml_collections.ConfigDict, dataset: data.Dataset, workdir: pathlib.Path) -> None:
-  """Writes which training rows the run `config.init_from` was trained on, if it has other data.
+  """Writes `KNOWN`: `[N]` bool, which training rows are held out last.
 
-  They are held out last, as metrics of what a model knows are too high. `KNOWN` is `[N]` bool, by the texts.
+  These have the text of a labelled row that the run `config.init_from` was trained on, or knew so itself. If
+  it has the same rows and knew none, both runs hold out the same ones, and there is no file.
   """
   source = pathlib.Path(config.init_from)
   theirs = data.load_prepared(source / "data")
-  files, others = theirs.manifest["files"], dataset.manifest["files"]
-  if (workdir / run_folder.KNOWN).exists() or all(files[name] == others[name] for name in _ROWS):
-    return
-  other = methods.read_config(source / "config.json")
-  rows = theirs.train if other.train.refit else TrainingData(other, theirs, source).train
-  texts = set(rows.texts)
-  npy.write(workdir / run_folder.KNOWN, np.array([text in texts for text in dataset.train.texts]))
+  known = _known(source, len(theirs.train))
+  files, our_files = theirs.manifest["files"], dataset.manifest["files"]
+  if any(files[name] != our_files[name] for name in _ROWS):
+    other = methods.read_config(source / "config.json")
+    trained = theirs.train if other.train.refit else TrainingData(other, theirs, source).train
+    texts = set(trained.texts[np.flatnonzero(np.diff(trained.truth.indptr))])
+    texts |= set() if known is None else set(theirs.train.texts[np.flatnonzero(known)])
+    known = np.fromiter((text in texts for text in dataset.train.texts), bool, len(dataset.train))
+  if known is not None:
+    npy.write(workdir / run_folder.KNOWN, known)
+
+
+def _known(workdir: pathlib.Path, num_rows: int) -> np.ndarray | None:
+  path = workdir / run_folder.KNOWN
+  remedy = "copy it from another copy of the folder, or begin another run"
+  return npy.read(path, num_rows, remedy) if path.exists() else None

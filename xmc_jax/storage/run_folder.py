@@ -6,7 +6,7 @@ Layout of a run's folder, which is all that evaluation and prediction need:
   data/           the prepared data, hard-linked from the cache
   encoder/        the encoder's description (no weights), or the first table of a vocabulary of its own
   graphs/         edges of metadata graphs with those of random walks, if the method learns from them
-  known.npy       training rows that the run it started from had, if that one has other data
+  known.npy       which training rows the run `init_from` was trained on, if its data are others
   vectors.npy     training points under a frozen encoder, if the method has one
   checkpoints/    the newest steps: parameters, optimiser, refreshed data, host record
   best/           the parameters with the best validation metric

@@ -61,14 +61,17 @@ def train_and_test(
     raise UserError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER")
   with contextlib.ExitStack() as stack:
     stack.enter_context(locks.in_use(workdir, ".auto.lock"))
-    usual = members.config_of(configs.changed(config, {"init_from": ""}), members.MEMBERS[0])
+    usual = members.usual_config(config)
+    if config.init_from and not (workdir / _RECORD).exists():
+      members.to_train_on(config.init_from)  # refuses another folder before data are prepared
     prepared, _ = create.prepare(usual)
     budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes, members.given_of(config))
     stack.callback(budget.save)
     for name in budget.trained:
-      create.refuse_other_data(prepared, workdir / run_folder.MEMBERS / name, _OF_WORDS)
+      if changed := create.changed_data(prepared, workdir / run_folder.MEMBERS / name, _OF_WORDS):
+        raise create.other_data(workdir, changed)
     say(guide.of_data(prepared))
-    names = members.names(prepared, config.init_from)
+    names = budget.names = budget.names or members.names(prepared, config.init_from)
     max_length = members.max_length(usual, prepared)
     say(
       f"auto: {config.auto.minutes:g} minutes on {cpu_cores.num_cores()} cores: {', '.join(names)}, as far "
@@ -102,14 +105,16 @@ class _Budget:
     members: by name, what was decided: nothing, or `num_epochs` and `minutes`; once it is trained,
       also the seconds of `joining` its sources.
     combined: names of the members that were trained when the combination was made.
+    names: those of all members that may be trained, in their order.
   """
 
   def __init__(self, path: pathlib.Path, seconds: float, given: Mapping[str, Any]):
     self._path, self._seconds, self._start = path, seconds, time.monotonic()
-    self._given, self._earlier, self.members, self.combined = given, 0.0, {}, []
+    self._given, self._earlier, self.members, self.combined, self.names = given, 0.0, {}, [], []
     with contextlib.suppress(FileNotFoundError):
       kept = json.loads(path.read_text(encoding="utf-8"))
       self._earlier, self.members, self.combined = kept["spent"], kept["members"], kept["combined"]
+      self.names = kept.get("names", [])
       # Keys that did not exist yet had their defaults.
       earlier = {**json.loads(json.dumps(members.given_of(methods.default_config()))), **kept["given"]}
       if changed := configs.differences(earlier, json.loads(json.dumps(given))):
@@ -138,6 +143,7 @@ class _Budget:
     if self.members:
       spent = self._seconds - self.left
       content = {"given": self._given, "spent": spent, "members": self.members, "combined": self.combined}
+      content["names"] = self.names
       atomic.write_json(self._path, content)
 
 

@@ -53,9 +53,12 @@ def of_training(run: runs.Run) -> str:
   )
   if not held_out:
     return plan
+  known = ""
+  if num := run.data.num_known:
+    known = f"; {config.init_from} was trained on {num:,} of these, so metrics on them are too high"
   return (
     f"{plan}; {held_out:,} texts are held out, to keep the parameters that are best on them "
-    f"(by {config.eval.metric})"
+    f"(by {config.eval.metric}){known}"
   )
 
 

@@ -43,15 +43,13 @@ _OF_THE_WHOLE = ("name", "auto.", "plan.", *OF_THE_TEST)
 
 
 def check(config: ml_collections.ConfigDict) -> None:
-  """Raises ConfigError if a key is set that `auto.minutes` chooses, or `init_from` is no such run."""
+  """Raises ConfigError if a key is set that `auto.minutes` chooses."""
   usual = checks.flatten(methods.default_config())
   for key, value in checks.flatten(config).items():
     if value != usual.get(key) and not key.startswith((*_GIVEN, *_OF_THE_WHOLE)):
       raise ConfigError(
         f"{key} = {value!r}: auto chooses it; leave it out, or choose a method in place of auto"
       )
-  if config.init_from:
-    to_train_on(config.init_from)
 
 
 def to_train_on(init_from: str) -> list[str]:
@@ -68,13 +66,22 @@ def to_train_on(init_from: str) -> list[str]:
 
 
 def names(prepared: data.Dataset, init_from: str = "") -> list[str]:
-  """Returns what may be trained, in this order; with `init_from`, of its members."""
+  """Returns what may be trained, in this order; with `init_from`, of its members.
+
+  Raises:
+    ConfigError: none of them fits these data.
+  """
   first, *others = MEMBERS
   if prepared.train.truth.nnz < _FEW_POINTS * prepared.num_labels:
     first, *others = others[-1], first, *others[:-1]
   has_graph = any(QUERY in kinds for kinds in prepared.graph_kinds.values())
   order = [first, *[_WITH_GRAPHS] * has_graph, *others]
-  return [name for name in order if name in to_train_on(init_from)] if init_from else order
+  if not init_from:
+    return order
+  earlier = to_train_on(init_from)
+  if not (chosen := [name for name in order if name in earlier]):
+    raise ConfigError(f"init_from = {init_from!r}: {_WITH_GRAPHS} needs graphs, and these data have none")
+  return chosen
 
 
 def max_length(member: ml_collections.ConfigDict, prepared: data.Dataset) -> int:
@@ -104,6 +111,11 @@ def given_of(config: ml_collections.ConfigDict) -> dict[str, Any]:
   """Returns the user's settings that may not change later."""
   values = checks.flatten(config).items()
   return {key: value for key, value in values if key.startswith(_GIVEN) and not key.startswith(MAY_CHANGE)}
+
+
+def usual_config(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Returns a config for the first look at the data."""
+  return config_of(configs.changed(config, {"init_from": ""}), MEMBERS[0])
 
 
 def config_of(

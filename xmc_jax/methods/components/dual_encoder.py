@@ -25,7 +25,13 @@ SETTINGS = declare(SCORES_IN_CHUNKS, embedding.SETTINGS, pool.SETTINGS, label_pr
 
 
 def make(
-  config: ml_collections.ConfigDict, info: DatasetInfo, *, loss: str, batch: BatchSpec, **loss_options: Any
+  config: ml_collections.ConfigDict,
+  info: DatasetInfo,
+  *,
+  loss: str,
+  batch: BatchSpec,
+  label_gradients: float = 1.0,
+  **loss_options: Any,
 ) -> Method:
   """Builds a dual encoder.
 
@@ -34,11 +40,12 @@ def make(
     info: of the data.
     loss: one of `pool_losses.pool_loss`; `loss_options` are passed on to that function.
     batch: how batches are built; if it asks for hard or fresh negatives, the method has their refreshes.
+    label_gradients: share of the labels, and anchors, that a step backpropagates through.
   """
   encoder = embedding.encoder(config, info)
   num_fresh = batch.num_fresh_negatives
   embed_points, embed_texts = embedding.embedders(config, info)
-  embed_parts = embedding.part_embedder(config, info)
+  embed_parts = embedding.part_embedder(config, info, label_gradients)
   bias = label_priors.bias(config, info, batch)
 
   def init(key):

@@ -50,15 +50,20 @@ def embedders(
   return points, lambda embed, params, groups, key: parts(embed, params, [groups], key)[0]
 
 
-def part_embedder(config: ml_collections.ConfigDict, info: DatasetInfo) -> Callable[..., list[Array]]:
-  """Returns `(embed, params, parts, key) -> [[n, D], ...]`, which embeds several parts in one pass."""
-  settings, share = config.method, config.method.get("label_gradients", 1.0)
+def part_embedder(
+  config: ml_collections.ConfigDict, info: DatasetInfo, gradient_share: float = 1.0
+) -> Callable[..., list[Array]]:
+  """Returns `(embed, params, parts, key) -> [[n, D], ...]`, which embeds several parts in one pass.
+
+  The backward pass goes through a sample of `gradient_share` of the texts.
+  """
+  settings = config.method
 
   def embed_all(embed, params, parts, key):
     sample = None
-    if share < 1:
+    if gradient_share < 1:
       key, sampling_key = jax.random.split(key)
-      sample = Sample(share, sampling_key)
+      sample = Sample(gradient_share, sampling_key)
     key = key if settings.dropout_on_labels else None
     params = models.with_rounded_kernels(config.encoder, params)
     return embed_parts(
