@@ -48,9 +48,6 @@ def make(
   embed_parts = embedding.part_embedder(config, info, label_gradients)
   bias = label_priors.bias(config, info, batch)
 
-  def init(key):
-    return encoder.init(key), cached_negatives.empty(info, encoder.width) if num_fresh else {}
-
   def mean_loss(queries, labels, batch):
     return mean_over_rows(pool_loss(config, info, loss, queries, labels, batch, bias, **loss_options), batch)
 
@@ -60,9 +57,8 @@ def make(
     links = dict(batch.sampled_anchors)
     texts = [batch.labels, *(side.anchors for side in links.values())]
     labels, *anchors = embed_parts(encoder.embed, params, texts, label_key)
-    regulariser, metrics = graph_regularizer.add_up(
-      config, info, queries, labels, dict(zip(links, anchors)), batch
-    )
+    of_side = dict(zip(links, anchors))
+    regulariser, metrics = graph_regularizer.add_up(config, info, queries, labels, of_side, batch)
     if num_fresh:
       cache, labels, batch = cached_negatives.extend(
         extra_state[cached_negatives.CACHE],
@@ -77,14 +73,13 @@ def make(
       extra_state = {**extra_state, cached_negatives.CACHE: cache}
     return mean_loss(queries, labels, batch) + regulariser, metrics, extra_state
 
-  fresh = cached_negatives.refreshes() if num_fresh else {}
   method = Method(
-    init=init,
+    init=lambda key: (encoder.init(key), cached_negatives.empty(info, encoder.width) if num_fresh else {}),
     loss=total_loss,
     embed_queries=lambda params, extra_state, tokens: encoder.embed(params, tokens),
     embed_labels=lambda params, extra_state, tokens, ids: encoder.embed(params, tokens),
     batch=batch,
     sharding_rules=(cached_negatives.RULE, embedding.ENCODER_RULE),
-    refreshes={**refreshes.shortlists(config), **fresh},
+    refreshes={**refreshes.shortlists(config), **(cached_negatives.refreshes() if num_fresh else {})},
   )
   return label_priors.in_ranking(method, config, info)
