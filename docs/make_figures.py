@@ -183,7 +183,8 @@ def learning(path: pathlib.Path) -> None:
           panel.plot(range(1, len(means) + 1), means, style, color=colour, markersize=4, label=curve)
       panel.set_ylabel(f"{metric}, %" if column[0] is grid[0, 0] else "")
       panel.grid(alpha=0.3)
-  figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
+  lines = {line.get_label(): line for panel in grid[0] for line in panel.get_lines()}
+  figure.legend(handles=lines.values(), loc="outside lower center", ncols=4, fontsize=9)
   figure.savefig(path, dpi=110)
 
 
