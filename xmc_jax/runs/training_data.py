@@ -88,6 +88,7 @@ def write_known(config: ml_collections.ConfigDict, dataset: data.Dataset, workdi
     texts = set(trained.texts[np.flatnonzero(np.diff(trained.truth.indptr))])
     texts |= set() if known is None else set(theirs.train.texts[np.flatnonzero(known)])
     known = np.fromiter((text in texts for text in dataset.train.texts), bool, len(dataset.train))
+  (workdir / run_folder.KNOWN).unlink(missing_ok=True)  # of a stopped command, before the data changed
   if known is not None:
     npy.write(workdir / run_folder.KNOWN, known)
 
