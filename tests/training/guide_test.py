@@ -30,7 +30,7 @@ def _run(texts, truth, held_out=2):
   return types.SimpleNamespace(
     dataset=dataset,
     config=config,
-    data=types.SimpleNamespace(validation=range(held_out)),
+    data=types.SimpleNamespace(validation=range(held_out), num_known=0),
     batches=types.SimpleNamespace(steps_per_epoch=9, rows=range(1198)),
     method=types.SimpleNamespace(batch=types.SimpleNamespace(labels="in_batch")),
   )
