@@ -7,7 +7,7 @@ import pytest
 
 import xmc_jax
 from tests.docs.documents_test import ROOT, blocks
-from xmc_jax.training import auto
+from xmc_jax.training import members
 
 PAGE = ROOT / "docs" / "sklearn.md"
 
@@ -20,7 +20,7 @@ def section(title: str) -> str:
 def test_the_code_runs(tmp_path, monkeypatch, capfd):
   """All blocks in turn, as a reader types them; they print nothing, and the predictions make sense."""
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(auto, "MEMBERS", ("dexml",))  # one is enough
+  monkeypatch.setattr(members, "MEMBERS", ("dexml",))  # one is enough
   known: dict = {}
   first, *others = blocks(PAGE, "python")
   exec(first, known)
