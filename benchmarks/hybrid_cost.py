@@ -100,9 +100,8 @@ def made_up(num_labels: int, num_points: int, width: int, backend: str) -> dict[
   model = fit_model(retriever, fitted, answers)
   fit_seconds = time.perf_counter() - opened
   ranker = HybridRanker(retriever, model)
-  more = Rows(fitted.vectors, fitted.texts, answers)
   begun = time.perf_counter()
-  grown = ranker.remembering(more, np.arange(0))
+  grown = ranker.remembering(Rows(fitted.vectors, fitted.texts, answers), np.arange(0))
   learnt = time.perf_counter() - begun
   costs, costs_then = asked_of([ranker.rank, grown.rank], asked)
   return {

@@ -272,10 +272,10 @@ def main() -> None:
   usual = {"row": "rae_xmc", "preset": "debian", "settings": (), "portions": 50}
   given = flags.parse(__doc__, **paths, **usual, retrain=False, train_on=0)
   folder = given.data.expanduser().resolve()
-  extra = tuple(f"--config.{setting}" for setting in given.settings)
-  about = {"set": folder.name, "row": given.row, "preset": given.preset, "settings": list(given.settings)}
-  about |= {"train_on": given.train_on}
-  found = about | measured(given, Board(folder.name, given.preset, str(folder), given.runs.resolve(), extra))
+  extra = tuple(map("--config.{}".format, given.settings))
+  options = {name: vars(given)[name] for name in ("row", "preset", "settings", "train_on")}
+  board = Board(folder.name, given.preset, str(folder), given.runs.resolve(), extra)
+  found = {"set": folder.name, **options, **measured(given, board)}
   lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
   _RESULTS.mkdir(parents=True, exist_ok=True)
   atomic.write_text(_RESULTS / f"{folder.name}.json", "{\n" + ",\n".join(lines) + "\n}\n")
