@@ -328,8 +328,8 @@ def test_sampled_gradients_are_right_on_average_and_few(devices):
   assert share.max() == 1 and share.min() < 0.2 and (found != 0).any(axis=(0, 2)).all()
 
 
-def test_a_share_of_all_but_none_is_the_whole_gradient(embedder):
-  """Without dropout, and where each text with a gradient is taken."""
+def test_a_sample_that_has_every_gradient_is_exact(embedder):
+  """Without dropout: three of eleven texts have one, and half are sampled."""
   params = embedder.init(jax.random.key(0))
   wanted = np.zeros((11, embedder.width), np.float32)
   wanted[[1, 5, 8]] = 1.0

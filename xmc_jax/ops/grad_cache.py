@@ -163,8 +163,7 @@ def _embed_with_sampled_gradients(
 ) -> Array:
   """Embeds the rows of one width; the backward pass embeds only a sample of them again."""
 
-  @jax.custom_vjp
-  def embedded(params: PyTree, group: Tokens, key: Array | None, _: Array) -> Array:
+  def embedded(params: PyTree, group: Tokens, key: Array | None) -> Array:
     (num_uncached,) = _num_uncached([group], rows.num_shards, chunk, 0)
     return _embed_rows(functools.partial(embed, params), group, key, rows, chunk, num_uncached)
 
@@ -175,12 +174,13 @@ def _embed_with_sampled_gradients(
     take, weights = rows.sample(jnp.linalg.norm(gradients, axis=1), number, sampling_key)
     other_key = None if key is None else jax.random.fold_in(key, len(gradients))  # no chunk has this number
     sampled = Tokens(take(group.ids), take(group.lengths))
-    _, pull = jax.vjp(lambda params: embedded.fun(params, sampled, other_key, sampling_key), params)
+    _, pull = jax.vjp(lambda params: embedded(params, sampled, other_key), params)
     (summed,) = pull((weights[:, None] * take(gradients)).astype(gradients.dtype))
     return summed, None, None, None
 
-  embedded.defvjp(lambda *inputs: (embedded.fun(*inputs), inputs), backward)
-  return embedded(params, group, key, sample.key)
+  differentiable = jax.custom_vjp(lambda params, group, key, _: embedded(params, group, key))
+  differentiable.defvjp(lambda *inputs: (embedded(*inputs[:3]), inputs), backward)
+  return differentiable(params, group, key, sample.key)
 
 
 def _joined(groups: Sequence[Tokens], rows: "_Rows") -> Tokens:

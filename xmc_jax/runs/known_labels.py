@@ -1,5 +1,6 @@
 """Tells of a run's labels: keys, names, what a vocabulary says of each, and which may be answers."""
 
+import abc
 import functools
 import json
 from collections import Counter
@@ -16,7 +17,7 @@ from xmc_jax.runs.label_filter import LabelFilter
 from xmc_jax.runs.run import Run
 
 
-class KnowsLabels:
+class KnowsLabels(abc.ABC):
   """Is a mixin of `Model`: keys, names and filters of labels."""
 
   _run: Run
@@ -28,9 +29,9 @@ class KnowsLabels:
     return self._scores or self._run.config.eval.scores
 
   @property
+  @abc.abstractmethod
   def dataset(self) -> Dataset:
     """Returns the run's data, with the labels that it has learnt."""
-    raise NotImplementedError
 
   @property
   def labels(self) -> Sequence[str]:
