@@ -68,7 +68,10 @@ SYNTHETIC = {
     "decoupled_softmax_40_epochs": {**_T_STAR, **_40_EPOCHS},
     "softmax_40_epochs": {**_T_STAR, **SOFTMAX, **_40_EPOCHS},
   },
-  "random_pairs": {"in_batch": _PAIRS},  # Table 10
+  "random_pairs": {  # Table 10
+    "in_batch": _PAIRS,
+    "in_batch_100000": {**_PAIRS, "data.path": "data/claims/random_pairs_100000"},
+  },
 }
 REAL = {
   "losses": {  # Tables 4 and 11

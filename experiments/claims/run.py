@@ -160,8 +160,9 @@ def make_data(claim: str) -> None:
   folder = _ROOT / "data" / "claims"
   if claim == "t_star" and not (folder / "t_star" / "lbl.json").exists():
     synthetic.write_t_star(folder / "t_star")
-  if claim == "random_pairs" and not (folder / "random_pairs_10000" / "lbl.json").exists():
-    synthetic.write_random_pairs(folder / "random_pairs_10000", 10_000)
+  for count in (10_000, 100_000) if claim == "random_pairs" else ():
+    if not (folder / f"random_pairs_{count}" / "lbl.json").exists():
+      synthetic.write_random_pairs(folder / f"random_pairs_{count}", count)
 
 
 def main() -> None:

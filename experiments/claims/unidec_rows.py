@@ -72,5 +72,9 @@ TATE = {
     "without_frequency": {**_WITHOUT_FREQUENCY, **_TATE},
     "slow": {**_SLOW, **_TATE},
     "decoupled_and_binary": {**_UNIDEC, **_BINARY, **_TATE},
-  }
+  },
+  "small_pool_tate": {
+    row: {**REAL["small_pool"][row], **_TATE} for row in ("depsl", "depsl_all_labels", "dexml_all_labels")
+  },
+  "frequency_tate": {"depsl_with_frequency": {**_DEPSL, **_frequency(-1.0), **_TATE}},
 }
