@@ -40,6 +40,8 @@ _PAIRS = {
   "train.batch_size": 256,
   "train.num_epochs": 10,
 }
+# The transformer's layer would take hours with more pairs.
+_BAG_OF_PAIRS = {**_PAIRS, **dexml.RAW_BAG, "encoder.num_layers": 0, "train.batch_size": 1024}
 _UNIT = {**DEXML, **UNIT}
 _IN_BATCH = {**DEXML, **ONE_POSITIVE, "method.labels": "in_batch"}
 
@@ -70,7 +72,12 @@ SYNTHETIC = {
   },
   "random_pairs": {  # Table 10
     "in_batch": _PAIRS,
-    "in_batch_100000": {**_PAIRS, "data.path": "data/claims/random_pairs_100000"},
+    "bag_100000": {**_BAG_OF_PAIRS, "data.path": "data/claims/random_pairs_100000"},
+    "bag_1000000": {
+      **_BAG_OF_PAIRS,
+      "data.path": "data/claims/random_pairs_1000000",
+      "train.num_epochs": 5,
+    },
   },
 }
 REAL = {

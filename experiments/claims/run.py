@@ -160,7 +160,7 @@ def make_data(claim: str) -> None:
   folder = _ROOT / "data" / "claims"
   if claim == "t_star" and not (folder / "t_star" / "lbl.json").exists():
     synthetic.write_t_star(folder / "t_star")
-  for count in (10_000, 100_000) if claim == "random_pairs" else ():
+  for count in (10_000, 100_000, 1_000_000) if claim == "random_pairs" else ():
     if not (folder / f"random_pairs_{count}" / "lbl.json").exists():
       synthetic.write_random_pairs(folder / f"random_pairs_{count}", count)
 
