@@ -25,6 +25,7 @@ from xmc_jax.runs import evaluate
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _RESULTS = _ROOT / "docs" / "results"
+RUNS = _ROOT / "runs" / "claims"
 _PAPERS = "--config.eval.scores=fused"  # claims are of the papers' own rankings
 _KEPT = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@10", "R@100")
 LAST = "report/metrics_last.json"  # what the last step of a run gave
@@ -169,7 +170,7 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument("claims", nargs="+", choices=sorted(CLAIMS))
   parser.add_argument("--seeds", type=int, default=3)
-  parser.add_argument("--runs", type=pathlib.Path, default=_ROOT / "runs" / "claims")
+  parser.add_argument("--runs", type=pathlib.Path, default=RUNS)
   given, extra = parser.parse_known_args()
   for claim in given.claims:
     make_data(claim)

@@ -1,0 +1,196 @@
+"""Measures what figures of the papers show of gradients, pools and similar labels.
+
+  python -m experiments.claims.figures gradients "" _cpp _tate         # DEXML, Figure 3
+  python -m experiments.claims.figures pool_positives "" _cpp _tate    # UniDEC, Figure 2b
+  python -m experiments.claims.figures similar_labels "" _cpp _tate    # DEXML, C.7
+
+What follows the name are sets, as the endings of claims. Finished runs are not trained again. What was found
+becomes docs/results/claim_NAME*.json, whose tables `python docs/make_tables.py write` makes.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import pathlib
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+import orbax.checkpoint as ocp
+import scipy.sparse as sp
+
+from xmc_jax import losses
+from xmc_jax.experiments.claims import run as claims
+from xmc_jax.experiments.claims.presets import get_config
+from xmc_jax.retrieval.search import contained, search
+from xmc_jax.runs import create, evaluate
+from xmc_jax.runs import run as runs
+from xmc_jax.runs.metric_writer import MetricWriter
+from xmc_jax.storage import run_folder
+from xmc_jax.training import loop
+
+_FREQUENT = 100  # training points of a label whose gradients are looked at
+_RARE = 5  # training points of a label of the tail, at most
+_NEAREST = 10  # other labels whose mean cosine says how similar a label is to others
+_ROWS = 512
+Found = dict[str, dict[str, float]]  # by row and metric
+
+
+def gradients(ending: str, seed: int, folder: pathlib.Path) -> Found:
+  """Trains DEXML by two losses, and returns `spread` of their pulls, looked at after each epoch."""
+  found = {}
+  for loss in ("decoupled_softmax", "softmax"):
+    config = get_config(f"baselines{ending}-dexml")
+    config.method.loss, config.train.seed, config.eval.every_epochs = loss, seed, 0.0
+    pulls, labels = zip(*_pulls_by_epoch(config, folder / f"gradients{ending}" / f"{loss}-{seed}"))
+    found[loss] = spread(np.stack(pulls), labels[0])
+  return found
+
+
+def _pulls_by_epoch(
+  config: ml_collections.ConfigDict, workdir: pathlib.Path
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  """Yields the pull of each pair of a point and its label after each epoch, and the labels, both `[nnz]`."""
+  with contextlib.closing(MetricWriter(workdir)) as writer:
+    run = create.create(config, workdir, writer)
+    split = run.data.train
+    for epoch in range(config.train.num_epochs):
+      loop.train(run, writer, last_step=(epoch + 1) * run.batches.steps_per_epoch)
+      trained = run.trained(last=True)
+      points, vectors = trained.queries(split.tokens), trained.labels()
+      blocks = [
+        pulls_of(
+          config.method.loss,
+          points[first : first + _ROWS] @ vectors.T / config.method.temperature,
+          split.unfiltered_positives[first : first + _ROWS],
+        )
+        for first in range(0, len(points), _ROWS)
+      ]
+      yield np.concatenate(blocks), split.unfiltered_positives.indices
+
+
+def pulls_of(loss: str, scores: np.ndarray, truth: sp.csr_matrix) -> np.ndarray:
+  """Returns `[nnz]`, minus the derivative of a loss by each positive's score; below 0 it pushes them apart.
+
+  Args:
+    loss: a function of `losses`; each positive weighs 1.
+    scores: `[n, L]` scores, divided by the temperature.
+    truth: CSR `[n, L]` of labels.
+  """
+  labels = truth.toarray().astype(np.float32)
+  of_scores = lambda scores: getattr(losses, loss)(scores, labels, weights=labels).sum()
+  return -np.asarray(jax.grad(of_scores)(jnp.asarray(scores)))[labels > 0]
+
+
+def spread(pulls: np.ndarray, labels: np.ndarray, at_least: int = _FREQUENT) -> dict[str, float]:
+  """Returns the mean pull of a label, its standard deviation, and how often it is below 0: means over labels.
+
+  Args:
+    pulls: `[T, nnz]` of each pair at several times.
+    labels: `[nnz]`.
+    at_least: pairs of a label that counts.
+  """
+  counts = np.bincount(labels)
+  chosen = counts >= at_least
+
+  def mean(values: np.ndarray) -> np.ndarray:
+    return (np.bincount(labels, values.mean(axis=0)) / np.maximum(counts, 1))[chosen]
+
+  means = mean(pulls)
+  deviations = np.sqrt(np.maximum(mean(pulls**2) - means**2, 0))
+  return {
+    "pull": float(means.mean()),
+    "deviation": float(deviations.mean()),
+    "away": float(mean(pulls < 0).mean()),
+  }
+
+
+def pool_positives(ending: str, seed: int, folder: pathlib.Path) -> Found:
+  """Trains UniDEC, and returns how many labels of a point are in the pool, by β and η, on average.
+
+  Clusters and shortlists are those of the last refresh; pools have no limit.
+  """
+  claims.train(f"both_heads{ending}", "decoupled", seed, folder, [])
+  workdir = folder / f"both_heads{ending}" / f"decoupled-{seed}"
+  run = runs.reopen(workdir)
+  _, step = run.saved.to_use(last=True)
+  with ocp.StandardCheckpointer() as reader:
+    refreshed = reader.restore((workdir / run_folder.NEWEST / str(step) / "refreshed").absolute())
+  known = run.data.train.unfiltered_positives
+  found = {"all_labels_of_a_point": {"positives": known.nnz / run.data.num_labelled}}
+  for sampled, hard in itertools.product((1, 2, 3, 5), (0, 3, 6, 10)):
+    sizes = {"num_positives": sampled, "num_hard_negatives": hard, "pool_size": 0, "shortlist_size": 30}
+    run.config.method.update(sizes)
+    batches = runs.Run(run.config, workdir, run.dataset).batches
+    built = (batches.build(step, refreshed) for step in range(batches.steps_per_epoch))
+    counts = np.concatenate([(batch.positives >= 0).sum(axis=1)[batch.rows >= 0] for batch in built])
+    found[f"{sampled}_sampled_{hard}_hard"] = {"positives": counts.mean()}
+  return found
+
+
+def similar_labels(ending: str, seed: int, folder: pathlib.Path) -> Found:
+  """Returns by how much DEXML beats one-vs-all in P@5, by thirds of the labels, least similar ones first."""
+  workdirs = [folder / f"baselines{ending}" / f"{row}-{seed}" for row in ("dexml", "one_vs_all")]
+  for row in ("dexml", "one_vs_all"):
+    claims.train(f"baselines{ending}", row, seed, folder, [])
+  run = runs.reopen(workdirs[0])
+  alike = similarity(run.trained(last=True).labels())
+  truth, counts = run.dataset.test.unfiltered_positives, run.label_counts
+  hits = [
+    hits_by_label(evaluate.read_predictions(workdir / "predictions" / "test_last.npz", 5).ids, truth)
+    for workdir in workdirs
+  ]
+  return {
+    "all_labels": by_thirds(*hits, alike, counts > 0),
+    f"labels_with_{_RARE}_points_at_most": by_thirds(*hits, alike, (counts > 0) & (counts <= _RARE)),
+  }
+
+
+def similarity(labels: np.ndarray, nearest: int = _NEAREST) -> np.ndarray:
+  """Returns `[L]`, the mean cosine of each label `[L, D]` with the labels nearest to it."""
+  unit = labels / np.linalg.norm(labels, axis=1, keepdims=True)
+  return search(unit, unit, nearest, exclude=sp.eye(len(unit), format="csr")).scores.mean(axis=1)
+
+
+def hits_by_label(ids: np.ndarray, truth: sp.csr_matrix) -> np.ndarray:
+  """Returns `[L]`, how often each label was predicted rightly; ids `[n, k]`, truth CSR `[n, L]`."""
+  return np.bincount(ids[contained(ids, truth)], minlength=truth.shape[1])
+
+
+def by_thirds(
+  ours: np.ndarray, others: np.ndarray, alike: np.ndarray, chosen: np.ndarray
+) -> dict[str, float]:
+  """Returns how many more hits we have than others, as a share of theirs, by thirds of the chosen labels.
+
+  Args:
+    ours, others: `[L]` hits.
+    alike: `[L]` by which labels are cut into thirds.
+    chosen: `[L]` bool.
+  """
+  ordered = np.flatnonzero(chosen)[np.argsort(alike[chosen], kind="stable")]
+  thirds = zip(("least_similar", "middle", "most_similar"), np.array_split(ordered, 3))
+  return {name: ours[ids].sum() / others[ids].sum() - 1 for name, ids in thirds if others[ids].sum()}
+
+
+FIGURES = {made.__name__: made for made in (gradients, pool_positives, similar_labels)}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument("figure", choices=FIGURES)
+  parser.add_argument("endings", nargs="+", metavar="SET")
+  parser.add_argument("--seeds", type=int, default=1)
+  parser.add_argument("--runs", type=pathlib.Path, default=claims.RUNS)
+  given = parser.parse_args()
+  for ending in given.endings:
+    of_seeds = [FIGURES[given.figure](ending, seed, given.runs) for seed in range(given.seeds)]
+    rows = {row: [{"last": found[row]} for found in of_seeds] for row in of_seeds[0]}
+    claims.keep(f"{given.figure}{ending}", rows)
+    print(ending or "_debian", json.dumps(rows, default=float), flush=True)
+
+
+if __name__ == "__main__":
+  main()
