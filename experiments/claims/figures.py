@@ -109,7 +109,7 @@ def spread(pulls: np.ndarray, labels: np.ndarray, at_least: int = _FREQUENT) -> 
 
 
 def pool_positives(ending: str, seed: int, folder: pathlib.Path) -> Found:
-  """Trains UniDEC, and returns how many labels of a point are in the pool, by β and η, on average.
+  """Trains UniDEC, and returns the share of the points' labels that are in their batch's pool, by β and η.
 
   Clusters and shortlists are those of the last refresh; pools have no limit.
   """
@@ -119,15 +119,15 @@ def pool_positives(ending: str, seed: int, folder: pathlib.Path) -> Found:
   _, step = run.saved.to_use(last=True)
   with ocp.StandardCheckpointer() as reader:
     refreshed = reader.restore((workdir / run_folder.NEWEST / str(step) / "refreshed").absolute())
-  known = run.data.train.unfiltered_positives
-  found = {"all_labels_of_a_point": {"positives": known.nnz / run.data.num_labelled}}
+  num_labels = run.data.train.unfiltered_positives.nnz
+  found = {}
   for sampled, hard in itertools.product((1, 2, 3, 5), (0, 3, 6, 10)):
     sizes = {"num_positives": sampled, "num_hard_negatives": hard, "pool_size": 0, "shortlist_size": 30}
     run.config.method.update(sizes)
     batches = runs.Run(run.config, workdir, run.dataset).batches
     built = (batches.build(step, refreshed) for step in range(batches.steps_per_epoch))
-    counts = np.concatenate([(batch.positives >= 0).sum(axis=1)[batch.rows >= 0] for batch in built])
-    found[f"{sampled}_sampled_{hard}_hard"] = {"positives": counts.mean()}
+    in_pool = sum((batch.positives >= 0).sum() for batch in built)
+    found[f"{sampled}_sampled_{hard}_hard"] = {"share": in_pool / num_labels}
   return found
 
 
