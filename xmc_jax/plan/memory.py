@@ -1,9 +1,11 @@
 """Adds up the bytes on one device while a step runs and while labels are ranked."""
 
+import functools
 import math
 
 import jax
 import ml_collections
+from jax.extend import core
 
 from xmc_jax.config import SOURCES
 from xmc_jax.plan.account import Account, Accountant
@@ -22,11 +24,16 @@ def traced(
   config: ml_collections.ConfigDict, sizes: Sizes, rates: Rates = _ANY_RATES
 ) -> tuple[Step, Account]:
   """Traces a step; returns it, and what a device takes for it."""
-  step = make(config, sizes)
-  program = step.trace()
+  step, program = _program(ml_collections.FrozenConfigDict(config), sizes)
   arguments = jax.tree.leaves(step.arguments)
   mesh = {"data": config.mesh.data, "label": config.mesh.label}
   return step, Accountant(mesh, rates).program(program, [leaf.sharding for leaf in arguments])
+
+
+@functools.lru_cache(maxsize=1)  # the chunks that fit are asked for again
+def _program(config: ml_collections.FrozenConfigDict, sizes: Sizes) -> tuple[Step, core.ClosedJaxpr]:
+  step = make(config, sizes)
+  return step, step.trace()
 
 
 def moments(

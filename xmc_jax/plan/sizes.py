@@ -1,7 +1,5 @@
 """Collects the inputs of a plan: the counts in `config.plan`, and an encoder's sizes without its weights."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 import ml_collections
@@ -29,7 +27,7 @@ class Sizes(NamedTuple):
     labels_per_point: average number of true labels.
     encoder: EncoderSpec, BagSpec or GruSpec.
     source: where the encoder's sizes come from, in words.
-    graphs: metadata graphs, by name: which of the sides 'query' and 'label' each has.
+    graphs: metadata graphs: of each the name, and which of the sides 'query' and 'label' it has.
     are_counted: whether they are those of data that were read.
   """
 
@@ -40,7 +38,7 @@ class Sizes(NamedTuple):
   labels_per_point: float
   encoder: EncoderSpec | BagSpec | GruSpec
   source: str = "as given"
-  graphs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+  graphs: tuple[tuple[str, tuple[str, ...]], ...] = ()
   are_counted: bool = False
 
 
@@ -79,7 +77,7 @@ def sizes_of(config: ml_collections.ConfigDict, dataset: Dataset | None = None) 
     labels_per_point=given.labels_per_point or _LABELS_PER_POINT,
     encoder=encoder,
     source=source,
-    graphs={str(name): (QUERY, LABEL) for name in names} or {"none": ()},
+    graphs=tuple((str(name), (QUERY, LABEL)) for name in names) or (("none", ()),),
   )
 
 
@@ -99,7 +97,7 @@ def sizes_of_data(
     tokens_per_label=tokens(dataset.labels.tokens),
     labels_per_point=train.truth.nnz / max(len(train), 1),
     encoder=encoder,
-    graphs=dataset.graph_kinds,
+    graphs=tuple(dataset.graph_kinds.items()),
   )
 
 

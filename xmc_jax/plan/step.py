@@ -130,7 +130,7 @@ def info(config: ml_collections.ConfigDict, sizes: Sizes, mesh: Any) -> DatasetI
     special_ids=_SPECIAL_IDS,
     mesh=mesh,
     label_counts=np.broadcast_to(np.int32(1), sizes.num_labels),  # takes no memory
-    graphs=sizes.graphs,
+    graphs=dict(sizes.graphs),
   )
 
 
