@@ -121,7 +121,7 @@ def pool_positives(ending: str, seed: int, folder: pathlib.Path) -> Found:
     refreshed = reader.restore((workdir / run_folder.NEWEST / str(step) / "refreshed").absolute())
   num_labels = run.data.train.unfiltered_positives.nnz
   found = {}
-  for sampled, hard in itertools.product((1, 2, 3, 5), (0, 3, 6, 10)):
+  for sampled, hard in itertools.product((1, 3, 5), (0, 6)):
     sizes = {"num_positives": sampled, "num_hard_negatives": hard, "pool_size": 0, "shortlist_size": 30}
     run.config.method.update(sizes)
     batches = runs.Run(run.config, workdir, run.dataset).batches
