@@ -3,6 +3,7 @@
 JAX traces a step from shapes: no data, no weights, no device. docs/planning.md tells how large errors are.
 """
 
+import functools
 from typing import NamedTuple
 
 import ml_collections
@@ -77,9 +78,11 @@ def plan(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip | None = No
   if config.encoder.dtype == "auto":
     head["dtype"] = "bfloat16"
   config = configs.changed(config, {f"encoder.{key}": value for key, value in head.items()})
-  chosen = chunks.choose(config, sizes, chip.memory_of_jax, chip.kind)
+  tracing = functools.lru_cache(maxsize=1)(memory.trace)  # the chunks that fit are asked for again
+  chosen = chunks.choose(config, sizes, chip.memory_of_jax, chip.kind, tracing)
   config = chunks.changed_method(config, chosen)
-  step, account = memory.traced(config, sizes, Rates(OF_PEAK * chip.bfloat16, OF_PEAK * chip.float32))
+  rates = Rates(OF_PEAK * chip.bfloat16, OF_PEAK * chip.float32)
+  step, account = memory.traced(config, sizes, rates, tracing)
   return Plan(config, sizes, chip, step, account, memory.moments(config, sizes, step, account))
 
 

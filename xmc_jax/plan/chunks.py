@@ -34,7 +34,13 @@ _MOST_KEPT_ON_CPU, _MOST_KEPT = 2**30, 1 / 16
 Value = TypeVar("Value")
 
 
-def choose(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, int]:
+def choose(
+  config: ml_collections.ConfigDict,
+  sizes: Sizes,
+  memory_bytes: float,
+  kind: str,
+  tracing: memory.Trace | None = None,
+) -> dict[str, int]:
   """Returns the chunk sizes that a config leaves open: the largest that fit and still gain speed.
 
   Args:
@@ -42,6 +48,7 @@ def choose(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float,
     sizes: of its data and encoder.
     memory_bytes: memory of one device; 0 if unknown.
     kind: 'gpu', 'tpu' or 'cpu'; for 'cpu', or if the memory is unknown, the sizes are constants.
+    tracing: as in `memory.traced`.
 
   Returns:
     Keys of `config.method` and their values; if nothing fits, the smallest. Labels that fit into what an
@@ -67,7 +74,7 @@ def choose(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float,
   tried.append(tried[-1] | dict.fromkeys(keep, 0))
 
   def fits(values: dict[str, int]) -> bool:
-    return memory.peak(changed_method(config, values), sizes) <= USABLE * memory_bytes
+    return memory.peak(changed_method(config, values), sizes, tracing) <= USABLE * memory_bytes
 
   return (first_that(fits, tried) or tried[-1]) if tried[-1] else {}
 

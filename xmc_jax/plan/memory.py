@@ -1,7 +1,7 @@
 """Adds up the bytes on one device while a step runs and while labels are ranked."""
 
-import functools
 import math
+from collections.abc import Callable
 
 import jax
 import ml_collections
@@ -19,19 +19,27 @@ _BYTES_PER_NUMBER = 4
 _SEARCH_CHUNK = 8192  # of ops.top_k
 _ANY_RATES = Rates(1.0, 1.0)
 
+Trace = Callable[[ml_collections.FrozenConfigDict, Sizes], tuple[Step, core.ClosedJaxpr]]
+
 
 def traced(
-  config: ml_collections.ConfigDict, sizes: Sizes, rates: Rates = _ANY_RATES
+  config: ml_collections.ConfigDict, sizes: Sizes, rates: Rates = _ANY_RATES, tracing: Trace | None = None
 ) -> tuple[Step, Account]:
-  """Traces a step; returns it, and what a device takes for it."""
-  step, program = _program(ml_collections.FrozenConfigDict(config), sizes)
+  """Traces a step; returns it, and what a device takes for it.
+
+  Args:
+    config, sizes: as of a plan.
+    rates: of the device.
+    tracing: `trace`, or what remembers its results.
+  """
+  step, program = (tracing or trace)(ml_collections.FrozenConfigDict(config), sizes)
   arguments = jax.tree.leaves(step.arguments)
   mesh = {"data": config.mesh.data, "label": config.mesh.label}
   return step, Accountant(mesh, rates).program(program, [leaf.sharding for leaf in arguments])
 
 
-@functools.lru_cache(maxsize=1)  # the chunks that fit are asked for again
-def _program(config: ml_collections.FrozenConfigDict, sizes: Sizes) -> tuple[Step, core.ClosedJaxpr]:
+def trace(config: ml_collections.FrozenConfigDict, sizes: Sizes) -> tuple[Step, core.ClosedJaxpr]:
+  """Returns a step and its program."""
   step = make(config, sizes)
   return step, step.trace()
 
@@ -48,9 +56,9 @@ def of_step(step: Step, account: Account) -> dict[str, float]:
   return {**_state(step), "batch": bytes_of(step.batch), "arrays of the step": account.peak}
 
 
-def peak(config: ml_collections.ConfigDict, sizes: Sizes) -> float:
-  """Returns the most bytes that a step takes on one device."""
-  return sum(of_step(*traced(config, sizes)).values())
+def peak(config: ml_collections.ConfigDict, sizes: Sizes, tracing: Trace | None = None) -> float:
+  """Returns the most bytes that a step takes on one device; `tracing` as in `traced`."""
+  return sum(of_step(*traced(config, sizes, tracing=tracing)).values())
 
 
 def of_evaluation(config: ml_collections.ConfigDict, sizes: Sizes, step: Step) -> dict[str, float]:
