@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from jax.sharding import Mesh
-from sklearn.tree import DecisionTreeClassifier
 
 from xmc_jax.distributed.split_table import SplitTable, Table
 from xmc_jax.errors import UserError
@@ -154,6 +153,8 @@ def _products(vectors: Table, queries: np.ndarray, ids: np.ndarray) -> np.ndarra
 
 def _fitted(features: np.ndarray, relevant: np.ndarray, depth: int) -> Tree:
   """Fits scikit-learn's decision tree; returns it as arrays."""
+  from sklearn.tree import DecisionTreeClassifier
+
   classifier = DecisionTreeClassifier(max_depth=depth, random_state=0).fit(features, relevant)
   tree, kinds = classifier.tree_, list(classifier.classes_)
   shares = tree.value[:, 0] / tree.value[:, 0].sum(axis=1, keepdims=True)

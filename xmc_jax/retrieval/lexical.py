@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.feature_extraction.text import HashingVectorizer
-from sklearn.preprocessing import normalize
 
 from xmc_jax.retrieval.search import Ranking
 
@@ -48,6 +46,8 @@ class Lexicon:
   """
 
   def __init__(self, point_texts: Iterable[str], label_texts: Iterable[str] = ()):
+    from sklearn.feature_extraction.text import HashingVectorizer  # takes a second, which plans need not
+
     hashed = functools.partial(
       HashingVectorizer,
       n_features=_NUM_COLUMNS,
@@ -88,6 +88,8 @@ class Lexicon:
     return [self._words.transform(plain), self._pairs.transform(plain), _ngram_counts(with_ngrams)]
 
   def _weighted(self, each: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
+    from sklearn.preprocessing import normalize
+
     for counts, idf in zip(each, self._idf):
       counts.data = (1 + np.log(counts.data)) * idf[counts.indices]
     words = normalize(sp.hstack(each[:2], "csr"), copy=False)
