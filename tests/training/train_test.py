@@ -102,7 +102,9 @@ def test_other_data_in_the_same_folder_are_refused(data, finished, is_first, tmp
   (tmp_path / "run" / "checkpoints" / "1").mkdir(parents=True)
   lines = (own / "trn.json").read_text().splitlines()
   (own / "trn.json").write_text("\n".join(lines[::-1]) + "\n")
-  with pytest.raises(ConfigError, match=r"holds a run on other data.*has changed since.*--workdir") as refused:
+  with pytest.raises(
+    ConfigError, match=r"holds a run on other data.*has changed since.*--workdir"
+  ) as refused:
     tiny_runs.open_run(own, tmp_path / "run", **start)
   assert ("--config.init_from=THIS_FOLDER" in str(refused.value)) == is_first
 
