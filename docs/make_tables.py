@@ -64,7 +64,7 @@ def faults_table(_: list[str]) -> str:
   return markdown_table(["fault", "trials", "lost work", "how it is noticed"], lines)
 
 
-_BEST = 10  # rows of a set in the table, beside other systems
+_BEST = 8  # rows of a set in the table, beside other systems
 
 
 def accuracy_table(metrics: list[str]) -> str:
