@@ -128,14 +128,14 @@ REAL = {
 }
 # The same on larger sets: LF-TateArtworks-Subjects has 35 points a label, LF-WordNet-Related two.
 # There half an hour of two cores trains a row against all labels.
-_ROWS_OF_WORDNET = {"priors": ("raw", "unit_log_prior_1")}
+_ROWS_OF_WORDNET = {"priors": ("raw", "unit_log_prior_1"), "label_gradients": ("an_eighth",)}
 OTHER_SETS = {
   f"{claim}_{name}": {
     row: {**values, "data.path": f"data/{folder}", "train.num_epochs": 10}
     for row, values in REAL[claim].items()
     if name == "tate" or row in _ROWS_OF_WORDNET.get(claim, REAL[claim])
   }
-  for claim in ("baselines", "priors")
+  for claim in ("baselines", "priors", "label_gradients")
   for name, folder in (("tate", "LF-TateArtworks-Subjects"), ("wordnet", "LF-WordNet-Related"))
 }
 # What more than a bag, or smaller batches, bring: docs/claims/dexml.md.
