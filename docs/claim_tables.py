@@ -94,7 +94,8 @@ def claims_csv(results: pathlib.Path) -> str:
   for path in sorted(results.glob("claim_*.json")):
     for row, seeds in json.loads(path.read_text())["rows"].items():
       cells = [_level(seeds, metric, with_interval=False) for metric in _IN_CSV]
-      lines.append(",".join([path.stem.removeprefix("claim_"), row, str(len(seeds)), *cells]))
+      if any(cells):
+        lines.append(",".join([path.stem.removeprefix("claim_"), row, str(len(seeds)), *cells]))
   return "\n".join(lines) + "\n"
 
 

@@ -1,11 +1,11 @@
-"""Measures what figures of the papers show of gradients, pools and similar labels.
+"""Measures gradients, pools and similar labels, as figures of the papers do.
 
   python -m experiments.claims.figures gradients "" _cpp _tate         # DEXML, Figure 3
   python -m experiments.claims.figures pool_positives "" _cpp _tate    # UniDEC, Figure 2b
   python -m experiments.claims.figures similar_labels "" _cpp _tate    # DEXML, C.7
 
-What follows the name are sets, as the endings of claims. Finished runs are not trained again. What was found
-becomes docs/results/claim_NAME*.json, whose tables `python docs/make_tables.py write` makes.
+The other arguments are sets, as the endings of claims' names; "" is LF-DebianTitles. Finished runs are not
+trained again. Writes docs/results/claim_NAME*.json; `python docs/make_tables.py write` makes the tables.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import contextlib
 import itertools
 import json
 import pathlib
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -32,33 +31,35 @@ from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import run_folder
 from xmc_jax.training import loop
 
-_FREQUENT = 100  # training points of a label whose gradients are looked at
-_RARE = 5  # training points of a label of the tail, at most
+_FREQUENT = 100  # training points of a frequent label, at least
+_RARE = 5  # training points of a rare label, at most
 _NEAREST = 10  # other labels whose mean cosine says how similar a label is to others
 _ROWS = 512
-Found = dict[str, dict[str, float]]  # by row and metric
+Rows = dict[str, dict[str, float]]  # metrics of the rows of a table
 
 
-def gradients(ending: str, seed: int, folder: pathlib.Path) -> Found:
-  """Trains DEXML by two losses, and returns `spread` of their pulls, looked at after each epoch."""
-  found = {}
+def gradients(ending: str, seed: int, folder: pathlib.Path) -> Rows:
+  """Trains DEXML by two losses, and returns `spread` of their pulls after each epoch."""
+  rows = {}
   for loss in ("decoupled_softmax", "softmax"):
     config = get_config(f"baselines{ending}-dexml")
     config.method.loss, config.train.seed, config.eval.every_epochs = loss, seed, 0.0
-    pulls, labels = zip(*_pulls_by_epoch(config, folder / f"gradients{ending}" / f"{loss}-{seed}"))
-    found[loss] = spread(np.stack(pulls), labels[0])
-  return found
+    rows[loss] = spread(*_pulls_by_epoch(config, folder / f"gradients{ending}" / f"{loss}-{seed}"))
+  return rows
 
 
 def _pulls_by_epoch(
   config: ml_collections.ConfigDict, workdir: pathlib.Path
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-  """Yields the pull of each pair of a point and its label after each epoch, and the labels, both `[nnz]`."""
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns `[T, nnz]` the pulls of points and their labels after each epoch, and `[nnz]` the labels."""
+  files = [workdir / f"pulls_{epoch}.npy" for epoch in range(1, config.train.num_epochs + 1)]
   with contextlib.closing(MetricWriter(workdir)) as writer:
     run = create.create(config, workdir, writer)
     split = run.data.train
-    for epoch in range(config.train.num_epochs):
-      loop.train(run, writer, last_step=(epoch + 1) * run.batches.steps_per_epoch)
+    for epoch, file in enumerate(files, 1):
+      if file.exists():
+        continue
+      loop.train(run, writer, last_step=epoch * run.batches.steps_per_epoch)
       trained = run.trained(last=True)
       points, vectors = trained.queries(split.tokens), trained.labels()
       blocks = [
@@ -66,22 +67,26 @@ def _pulls_by_epoch(
           config.method.loss,
           points[first : first + _ROWS] @ vectors.T / config.method.temperature,
           split.unfiltered_positives[first : first + _ROWS],
+          split.filter[first : first + _ROWS],
         )
         for first in range(0, len(points), _ROWS)
       ]
-      yield np.concatenate(blocks), split.unfiltered_positives.indices
+      np.save(file, np.concatenate(blocks))
+  return np.stack([np.load(file) for file in files]), split.unfiltered_positives.indices
 
 
-def pulls_of(loss: str, scores: np.ndarray, truth: sp.csr_matrix) -> np.ndarray:
+def pulls_of(loss: str, scores: np.ndarray, truth: sp.csr_matrix, excluded: sp.csr_matrix) -> np.ndarray:
   """Returns `[nnz]`, minus the derivative of a loss by each positive's score; below 0 it pushes them apart.
 
   Args:
     loss: a function of `losses`; each positive weighs 1.
     scores: `[n, L]` scores, divided by the temperature.
-    truth: CSR `[n, L]` of labels.
+    truth: CSR `[n, L]`, a point's labels.
+    excluded: CSR `[n, L]` pairs that are left out of the loss.
   """
-  labels = truth.toarray().astype(np.float32)
-  of_scores = lambda scores: getattr(losses, loss)(scores, labels, weights=labels).sum()
+  labels = (truth.toarray() > 0).astype(np.float32)
+  where = excluded.toarray() == 0
+  of_scores = lambda scores: getattr(losses, loss)(scores, labels, weights=labels, where=where).sum()
   return -np.asarray(jax.grad(of_scores)(jnp.asarray(scores)))[labels > 0]
 
 
@@ -104,11 +109,11 @@ def spread(pulls: np.ndarray, labels: np.ndarray, at_least: int = _FREQUENT) -> 
   return {
     "pull": float(means.mean()),
     "deviation": float(deviations.mean()),
-    "away": float(mean(pulls < 0).mean()),
+    "pushed_apart": float(mean(pulls < 0).mean()),
   }
 
 
-def pool_positives(ending: str, seed: int, folder: pathlib.Path) -> Found:
+def pool_positives(ending: str, seed: int, folder: pathlib.Path) -> Rows:
   """Trains UniDEC, and returns the share of the points' labels that are in their batch's pool, by β and η.
 
   Clusters and shortlists are those of the last refresh; pools have no limit.
@@ -120,32 +125,32 @@ def pool_positives(ending: str, seed: int, folder: pathlib.Path) -> Found:
   with ocp.StandardCheckpointer() as reader:
     refreshed = reader.restore((workdir / run_folder.NEWEST / str(step) / "refreshed").absolute())
   num_labels = run.data.train.unfiltered_positives.nnz
-  found = {}
+  rows = {}
   for sampled, hard in itertools.product((1, 3, 5), (0, 6)):
     sizes = {"num_positives": sampled, "num_hard_negatives": hard, "pool_size": 0, "shortlist_size": 30}
     run.config.method.update(sizes)
     batches = runs.Run(run.config, workdir, run.dataset).batches
     built = (batches.build(step, refreshed) for step in range(batches.steps_per_epoch))
     in_pool = sum((batch.positives >= 0).sum() for batch in built)
-    found[f"{sampled}_sampled_{hard}_hard"] = {"share": in_pool / num_labels}
-  return found
+    rows[f"{sampled}_sampled_{hard}_hard"] = {"share": in_pool / num_labels}
+  return rows
 
 
-def similar_labels(ending: str, seed: int, folder: pathlib.Path) -> Found:
+def similar_labels(ending: str, seed: int, folder: pathlib.Path) -> Rows:
   """Returns by how much DEXML beats one-vs-all in P@5, by thirds of the labels, least similar ones first."""
   workdirs = [folder / f"baselines{ending}" / f"{row}-{seed}" for row in ("dexml", "one_vs_all")]
   for row in ("dexml", "one_vs_all"):
     claims.train(f"baselines{ending}", row, seed, folder, [])
   run = runs.reopen(workdirs[0])
-  alike = similarity(run.trained(last=True).labels())
+  similarities = similarity(run.trained(last=True).labels())
   truth, counts = run.dataset.test.unfiltered_positives, run.label_counts
   hits = [
     hits_by_label(evaluate.read_predictions(workdir / "predictions" / "test_last.npz", 5).ids, truth)
     for workdir in workdirs
   ]
   return {
-    "all_labels": by_thirds(*hits, alike, counts > 0),
-    f"labels_with_{_RARE}_points_at_most": by_thirds(*hits, alike, (counts > 0) & (counts <= _RARE)),
+    "all_labels": by_thirds(*hits, similarities, counts > 0),
+    f"labels_with_{_RARE}_points_at_most": by_thirds(*hits, similarities, (counts > 0) & (counts <= _RARE)),
   }
 
 
@@ -161,21 +166,21 @@ def hits_by_label(ids: np.ndarray, truth: sp.csr_matrix) -> np.ndarray:
 
 
 def by_thirds(
-  ours: np.ndarray, others: np.ndarray, alike: np.ndarray, chosen: np.ndarray
+  ours: np.ndarray, others: np.ndarray, similarities: np.ndarray, chosen: np.ndarray
 ) -> dict[str, float]:
   """Returns how many more hits we have than others, as a share of theirs, by thirds of the chosen labels.
 
   Args:
     ours, others: `[L]` hits.
-    alike: `[L]` by which labels are cut into thirds.
+    similarities: `[L]` by which labels are cut into thirds.
     chosen: `[L]` bool.
   """
-  ordered = np.flatnonzero(chosen)[np.argsort(alike[chosen], kind="stable")]
+  ordered = np.flatnonzero(chosen)[np.argsort(similarities[chosen], kind="stable")]
   thirds = zip(("least_similar", "middle", "most_similar"), np.array_split(ordered, 3))
   return {name: ours[ids].sum() / others[ids].sum() - 1 for name, ids in thirds if others[ids].sum()}
 
 
-FIGURES = {made.__name__: made for made in (gradients, pool_positives, similar_labels)}
+FIGURES = {figure.__name__: figure for figure in (gradients, pool_positives, similar_labels)}
 
 
 def main() -> None:
@@ -184,11 +189,11 @@ def main() -> None:
   parser.add_argument("endings", nargs="+", metavar="SET")
   parser.add_argument("--seeds", type=int, default=1)
   parser.add_argument("--runs", type=pathlib.Path, default=claims.RUNS)
-  given = parser.parse_args()
-  for ending in given.endings:
-    of_seeds = [FIGURES[given.figure](ending, seed, given.runs) for seed in range(given.seeds)]
-    rows = {row: [{"last": found[row]} for found in of_seeds] for row in of_seeds[0]}
-    claims.keep(f"{given.figure}{ending}", rows)
+  flags = parser.parse_args()
+  for ending in flags.endings:
+    of_seeds = [FIGURES[flags.figure](ending, seed, flags.runs) for seed in range(flags.seeds)]
+    rows = {row: [{"last": of_seed[row]} for of_seed in of_seeds] for row in of_seeds[0]}
+    claims.keep(f"{flags.figure}{ending}", rows)
     print(ending or "_debian", json.dumps(rows, default=float), flush=True)
 
 

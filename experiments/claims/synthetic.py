@@ -31,7 +31,7 @@ def write_t_star(folder: pathlib.Path, seed: int = 0) -> None:
 def write_random_pairs(folder: pathlib.Path, num_pairs: int, seed: int = 0) -> None:
   """DEXML, Table 10: random queries and labels of 16 words; query i carries label i.
 
-  The queries are tested, too, the first 10,000 of them.
+  The first 10,000 queries are also the test set.
   """
   words = _Words(seed)
   pairs = [(words.text(16), [number]) for number in range(num_pairs)]

@@ -44,22 +44,23 @@ def test_random_pairs_are_tested_on_what_they_train_on(tmp_path):
 
 @pytest.mark.parametrize("loss, pulls", [("decoupled_softmax", [0.2, 0.5]), ("softmax", [-1 / 3, 2 / 3])])
 def test_what_pulls_a_label_to_its_point(loss, pulls):
-  """Softmax pushes a positive away that has more than its part: 1 − 2 · 4/6. Scores are log 4, 0, 0."""
-  scores, truth = np.log([[4.0, 1.0, 1.0]]), sp.csr_matrix([[1, 1, 0]])
-  np.testing.assert_allclose(figures.pulls_of(loss, scores, truth), pulls, rtol=1e-6)
+  """Softmax pushes a positive away that has more than its part: 1 − 2 · 4/6. The last pair is filtered."""
+  scores, truth = np.log([[4.0, 1.0, 1.0, 9.0]]), sp.csr_matrix([[2.0, 0.5, 0, 0]])
+  found = figures.pulls_of(loss, scores, truth, excluded=sp.csr_matrix([[0, 0, 0, 1]]))
+  np.testing.assert_allclose(found, pulls, rtol=1e-6)
 
 
 def test_the_spread_of_pulls_is_over_points_and_times():
   """Label 0 has -1, 1, 1, 3, label 1 one point only."""
   found = figures.spread(np.array([[-1.0, 9.0, 1.0], [1.0, 9.0, 3.0]]), np.array([0, 1, 0]), at_least=2)
-  assert found == {"pull": 1.0, "deviation": pytest.approx(2**0.5), "away": 0.25}
+  assert found == {"pull": 1.0, "deviation": pytest.approx(2**0.5), "pushed_apart": 0.25}
 
 
 def test_labels_by_thirds_of_their_similarity():
   """Labels 0 and 1 point the same way, 2 and 3 are at 60 and 90 degrees from them; 4 has no points."""
   vectors = np.array([[1.0, 0.0], [2.0, 0.0], [0.5, 0.75**0.5], [0.0, 1.0]])
-  alike = figures.similarity(vectors, nearest=2)
-  np.testing.assert_allclose(alike, [0.75, 0.75, (0.75**0.5 + 0.5) / 2, 0.75**0.5 / 2], rtol=1e-6)
+  similarities = figures.similarity(vectors, nearest=2)
+  np.testing.assert_allclose(similarities, [0.75, 0.75, (0.75**0.5 + 0.5) / 2, 0.75**0.5 / 2], rtol=1e-6)
   truth = sp.csr_matrix([[1, 0, 1, 0], [0, 1, 0, 1]])
   hits = figures.hits_by_label(np.array([[0, 1], [1, -1]]), truth)
   assert hits.tolist() == [1, 1, 0, 0]

@@ -30,7 +30,7 @@ def traced(
   Args:
     config, sizes: as of a plan.
     rates: of the device.
-    tracing: `trace`, or what remembers its results.
+    tracing: `trace`, or a cached version of it.
   """
   step, program = (tracing or trace)(ml_collections.FrozenConfigDict(config), sizes)
   arguments = jax.tree.leaves(step.arguments)

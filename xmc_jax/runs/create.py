@@ -50,7 +50,7 @@ def create(config: ml_collections.ConfigDict, workdir: pathlib.Path, writer: Met
     with run_folder.claimed(config, earlier, workdir):
       prepared = load_data(config, _tokenizer(config, workdir), _tokenizer_name(config))
       if changed := changed_data(prepared, workdir):
-        raise other_data(workdir, changed, may_start_from_it=not config.init_from)
+        raise other_data(workdir, changed)
       config = fit_to_data(config, prepared, earlier if begun else None)
       run_folder.claim(config, methods.read_config(path), workdir)
     data.link_into(prepared.folder, workdir / "data")
@@ -95,11 +95,11 @@ def differing(files: Mapping[str, Any], others: Mapping[str, Any], may_differ: t
   return min((name for name in names if files.get(name) != others.get(name)), default="")
 
 
-def other_data(workdir: pathlib.Path, name: str, may_start_from_it: bool = True) -> ConfigError:
+def other_data(workdir: pathlib.Path, name: str) -> ConfigError:
   """Returns the error for a folder whose run was trained on other data; `name` is a file that differs."""
-  start = ", and --config.init_from=THIS_FOLDER to start from its parameters" if may_start_from_it else ""
   return ConfigError(
-    f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER{start}"
+    f"{workdir} holds a run on other data ({name} has changed since); give --workdir=ANOTHER_FOLDER, "
+    "and --config.init_from=THIS_FOLDER to start from its parameters"
   )
 
 
