@@ -1,8 +1,9 @@
-"""Measures gradients, pools and similar labels, as figures of the papers do.
+"""Measures gradients, pools, similar labels and a sparse ranker, as figures and sections of the papers do.
 
   python -m experiments.claims.figures gradients "" _cpp _tate         # DEXML, Figure 3
   python -m experiments.claims.figures pool_positives "" _cpp _tate    # UniDEC, Figure 2b
   python -m experiments.claims.figures similar_labels "" _cpp _tate    # DEXML, C.7
+  python -m experiments.claims.figures sparse_ranker "" _cpp _tate     # DEXML, C.8
 
 The other arguments are sets, as the endings of claims' names; "" is LF-DebianTitles. Finished runs are not
 trained again. Writes docs/results/claim_NAME*.json; `python docs/make_tables.py write` makes the tables.
@@ -20,11 +21,15 @@ import ml_collections
 import numpy as np
 import orbax.checkpoint as ocp
 import scipy.sparse as sp
+from scipy.special import log_softmax
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import normalize
+from sklearn.svm import LinearSVC
 
-from xmc_jax import losses
+from xmc_jax import losses, metrics
 from xmc_jax.experiments.claims import run as claims
 from xmc_jax.experiments.claims.presets import get_config
-from xmc_jax.retrieval.search import contained, search
+from xmc_jax.retrieval.search import best_of, contained, search
 from xmc_jax.runs import create, evaluate
 from xmc_jax.runs import run as runs
 from xmc_jax.runs.metric_writer import MetricWriter
@@ -34,6 +39,7 @@ from xmc_jax.training import loop
 _FREQUENT = 100  # training points of a frequent label, at least
 _RARE = 5  # training points of a rare label, at most
 _NEAREST = 10  # other labels whose mean cosine says how similar a label is to others
+_RANKED = 100  # first labels of a point that sparse classifiers rank again
 _ROWS = 512
 Rows = dict[str, dict[str, float]]  # metrics of the rows of a table
 
@@ -180,7 +186,69 @@ def by_thirds(
   return {name: ours[ids].sum() / others[ids].sum() - 1 for name, ids in thirds if others[ids].sum()}
 
 
-FIGURES = {figure.__name__: figure for figure in (gradients, pool_positives, similar_labels)}
+def sparse_ranker(ending: str, seed: int, folder: pathlib.Path) -> Rows:
+  """Trains DEXML, ranks its first labels again by linear classifiers of words and vectors, and tests both."""
+  claims.train(f"baselines{ending}", "dexml", seed, folder, [])
+  run = runs.reopen(folder / f"baselines{ending}" / f"dexml-{seed}")
+  trained, known, asked = run.trained(last=True), run.data.train, run.dataset.test
+  labels, words = trained.labels(), TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True).fit(known.texts)
+  rankings, features = [], []
+  for split in (known, asked):
+    points = trained.queries(split.tokens)
+    rankings.append(search(points, labels, _RANKED, exclude=split.filter))
+    features.append(sp.hstack([words.transform(split.texts), normalize(points)], "csr"))
+  truth, found = asked.unfiltered_positives, rankings[1]
+  margins = margins_of(*features, known.unfiltered_positives, rankings[0].ids, found.ids)
+  shares = log_softmax(found.scores / run.config.method.temperature, axis=1)
+  again = best_of(found.ids, shares - np.maximum(1 - margins, 0) ** 3, _RANKED)  # PECOS's share of a margin
+  ks = (1, 3, 5)
+  return {
+    "dexml": metrics.evaluate(found.ids, truth, ks=ks),
+    "with_sparse_ranker": metrics.evaluate(again.ids, truth, ks=ks),
+  }
+
+
+def margins_of(
+  known: sp.csr_matrix, asked: sp.csr_matrix, truth: sp.csr_matrix, negatives: np.ndarray, ids: np.ndarray
+) -> np.ndarray:
+  """Fits a linear classifier a label, with its points against those that have it among their first labels.
+
+  Args:
+    known, asked: CSR `[N, V]` features to learn from, `[n, V]` to classify.
+    truth: CSR `[N, L]`.
+    negatives: `[N, k]` first labels of each known point, -1 for none.
+    ids: `[n, k]` labels to tell the margin of, -1 for none.
+
+  Returns:
+    `[n, k]` margins; 0 of labels whose classifier would have one class only.
+  """
+  margins = np.zeros(ids.shape)
+  positives, listed, wanted = (
+    truth.tocsc(),
+    _by_label(negatives, truth.shape[1]),
+    _by_label(ids, truth.shape[1]),
+  )
+  for label in np.unique(ids[ids >= 0]):
+    right = positives.indices[positives.indptr[label] : positives.indptr[label + 1]]
+    rows = np.union1d(right, listed.indices[listed.indptr[label] : listed.indptr[label + 1]])
+    is_right = np.isin(rows, right)
+    if is_right.all() or not is_right.any():
+      continue
+    columns = np.unique(known[rows].indices)
+    classifier = LinearSVC(random_state=0).fit(known[rows][:, columns], is_right)
+    at = wanted.indices[wanted.indptr[label] : wanted.indptr[label + 1]]
+    row, place = np.nonzero(ids[at] == label)
+    margins[at[row], place] = classifier.decision_function(asked[at[row]][:, columns])
+  return margins
+
+
+def _by_label(ids: np.ndarray, num_labels: int) -> sp.csc_matrix:
+  """Returns CSC `[n, L]`, which rows have each label; ids `[n, k]`, -1 for none."""
+  rows, places = np.nonzero(ids >= 0)
+  return sp.csc_matrix((np.ones(len(rows), bool), (rows, ids[rows, places])), (len(ids), num_labels))
+
+
+FIGURES = {figure.__name__: figure for figure in (gradients, pool_positives, similar_labels, sparse_ranker)}
 
 
 def main() -> None:

@@ -69,6 +69,17 @@ def test_labels_by_thirds_of_their_similarity():
   assert found == {"least_similar": -0.5, "most_similar": 0.5}
 
 
+def test_sparse_classifiers_rank_by_words():
+  """Labels 0 and 1 have words 0 and 1 of their own; label 2 was never among the first labels of another."""
+  known = sp.csr_matrix(np.eye(3)[[0, 0, 1, 1, 2]])
+  truth = sp.csr_matrix(np.eye(3)[[0, 0, 1, 1, 2]])
+  negatives = np.array([[0, 1], [1, 0], [0, 1], [1, 0], [2, -1]])
+  ids = np.array([[1, 0, -1], [2, 1, 0]])
+  margins = figures.margins_of(known, sp.csr_matrix(np.eye(3)[[0, 1]]), truth, negatives, ids)
+  assert margins[0, 0] < 0 < margins[0, 1] and margins[1, 2] < 0 < margins[1, 1]
+  assert margins[0, 2] == 0 and margins[1, 0] == 0
+
+
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_presets_pass_the_checks(name):
   config = presets.get_config(name)
