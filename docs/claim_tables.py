@@ -41,24 +41,6 @@ def claim_table(names: list[str], results: pathlib.Path) -> str:
   return markdown_table([title.replace("_", " ") for title in titles], lines)
 
 
-def epochs_table(names: list[str], results: pathlib.Path) -> str:
-  """Returns a Markdown table of how soon runs get where another one ends: its CLAIM/ROW, then theirs.
-
-  By validation P@1 after each epoch, the mean over seeds. Rows that are not trained yet are left out.
-  """
-  curves = {name: curve for name in names if (curve := _curve(name, results))}
-  if names[0] not in curves:
-    return "Nothing has been trained yet.\n"
-  target, epochs = curves[names[0]][-1], len(curves[names[0]])
-  columns = ["", f"epochs to {100 * target:.1f}", "after 1 epoch", "best", f"after {epochs}"]
-  lines = []
-  for name, curve in curves.items():
-    reached = next((str(epoch) for epoch, value in enumerate(curve, 1) if value >= target), "never")
-    shown = [f"{100 * value:.1f}" for value in (curve[0], max(curve), curve[-1])]
-    lines.append([name.partition("/")[2].replace("_", " "), reached, *shown])
-  return markdown_table(columns, lines)
-
-
 def sets_table(names: list[str], results: pathlib.Path) -> str:
   """Returns a Markdown table of last steps: a line a metric of a row, a column a set that has any.
 
@@ -145,9 +127,3 @@ def over_seeds(values: list[float], signed: bool = False) -> str:
 def _values(seeds: list[dict], metric: str) -> list[float | None]:
   """Returns a metric of each seed's last step; None where a seed has it not."""
   return [(seed if metric in _COSTS else seed.get("last", seed)).get(metric) for seed in seeds]
-
-
-def _curve(name: str, results: pathlib.Path) -> list[float]:
-  claim, _, row = name.partition("/")
-  rows = json.loads((results / f"claim_{claim}.json").read_text())["rows"]
-  return [statistics.mean(values) for values in zip(*(seed["curve"] for seed in rows.get(row, ())))]

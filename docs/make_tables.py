@@ -8,7 +8,6 @@ A table is written between a mark and `<!-- end -->`, in percent, minutes and GB
                                      interval (Student's t); of minutes and GB medians
   <!-- sets: NAME/ROW METRIC ... NAME/ROW ... -->  the same; METRIC-ROW is the difference, seed by seed
   <!-- minutes: NAME ... -->         what training all rows of a claim took, a column a set
-  <!-- epochs: NAME/ROW ... -->      how soon each row got where the first one ended
   <!-- faults -->                    what benchmarks.faults and benchmarks.disk_faults found
   <!-- accuracy: METRIC ... -->      the best of what benchmarks.accuracy keeps; results/accuracy.csv has all
   <!-- parts: PART METRIC ... -->    what benchmarks.hybrid_parts found, set by set
@@ -32,7 +31,7 @@ import sys
 _DOCS = pathlib.Path(__file__).parent
 sys.path[:0] = [str(_DOCS), str(_DOCS.parent)]  # wherever this file is loaded from, installed or not
 from api_tables import api_tables  # noqa: E402
-from claim_tables import claim_table, claims_csv, epochs_table, minutes_table, sets_table  # noqa: E402
+from claim_tables import claim_table, claims_csv, minutes_table, sets_table  # noqa: E402
 from markdown_table import markdown_table  # noqa: E402
 from setting_tables import settings_list  # noqa: E402
 from speed_tables import (  # noqa: E402
@@ -209,7 +208,6 @@ _OF_RESULTS = {
   "claim": claim_table,
   "sets": sets_table,
   "minutes": minutes_table,
-  "epochs": epochs_table,
   "compiled": compiled_table,
   "planned": planned_table,
   "lease": lease_table,

@@ -160,23 +160,6 @@ def test_a_claims_table_has_rows_of_all_its_sets(in_empty_docs, tmp_path):
   ]
 
 
-def test_epochs_until_another_run_is_reached(in_empty_docs, tmp_path):
-  """Means over seeds: 20, 30, 40 for the one that is to be reached; 10, 40, 35; and never."""
-  slow = [{"curve": [0.1, 0.2, 0.3]}, {"curve": [0.3, 0.4, 0.5]}]
-  fast, flat = [{"curve": [0.1, 0.4, 0.35]}], [{"curve": [0.1] * 3}]
-  run.keep("curves", {"slow": slow, "fast_one": fast, "flat": flat})
-  page = tmp_path / "docs" / "page.md"
-  page.write_text("<!-- epochs: curves/slow curves/fast_one curves/none curves/flat -->\n<!-- end -->\n")
-  in_empty_docs.write()
-  assert page.read_text().splitlines()[1:-1] == [
-    "|  | epochs to 40.0 | after 1 epoch | best | after 3 |",
-    "|---|---|---|---|---|",
-    "| slow | 3 | 20.0 | 40.0 | 40.0 |",
-    "| fast one | 2 | 10.0 | 40.0 | 35.0 |",
-    "| flat | never | 10.0 | 10.0 | 10.0 |",
-  ]
-
-
 def test_a_claim_set_by_set_and_its_minutes(in_empty_docs, tmp_path):
   """Seed by seed, beside a row of another claim, too: 40, 42, 44 less 38, 41, 41 are 2 ± 4.303 · 1 / √3."""
   run.keep("one_cpp", {"a_0.5": [{"last": {"P@1": p}, "minutes": 2.0} for p in (0.4, 0.42, 0.44)]})
