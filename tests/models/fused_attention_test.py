@@ -138,7 +138,7 @@ KERNELS = {
 def _replace_attention(monkeypatch, kernel):
   """Lets `kernel` compute attention for one test, which remembers its own trials."""
   monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
-  monkeypatch.setattr(fused_attention, "_TIMED_TOKENS", 1024)
+  monkeypatch.setattr(fused_attention, "_TIMED_TOKENS", 128)
   for name in ("_cudnn_runs", "_cudnn_takes_lengths", "_compare"):
     trial = getattr(fused_attention, name).__wrapped__
     monkeypatch.setattr(fused_attention, name, functools.cache(trial))
