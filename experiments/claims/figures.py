@@ -144,8 +144,9 @@ def pool_positives(ending: str, seed: int, folder: pathlib.Path) -> Rows:
 
 def similar_labels(ending: str, seed: int, folder: pathlib.Path) -> Rows:
   """Returns by how much DEXML beats one-vs-all in P@5, by thirds of the labels, least similar ones first."""
-  workdirs = [folder / f"baselines{ending}" / f"{row}-{seed}" for row in ("dexml", "one_vs_all")]
-  for row in ("dexml", "one_vs_all"):
+  rows = ("dexml", "one_vs_all")
+  workdirs = [folder / f"baselines{ending}" / f"{row}-{seed}" for row in rows]
+  for row in rows:
     claims.train(f"baselines{ending}", row, seed, folder, [])
   run = runs.reopen(workdirs[0])
   similarities = similarity(run.trained(last=True).labels())

@@ -39,7 +39,7 @@ def choose(
   sizes: Sizes,
   memory_bytes: float,
   kind: str,
-  tracing: memory.Trace | None = None,
+  trace: memory.Trace = memory.trace,
 ) -> dict[str, int]:
   """Returns the chunk sizes that a config leaves open: the largest that fit and still gain speed.
 
@@ -48,7 +48,7 @@ def choose(
     sizes: of its data and encoder.
     memory_bytes: memory of one device; 0 if unknown.
     kind: 'gpu', 'tpu' or 'cpu'; for 'cpu', or if the memory is unknown, the sizes are constants.
-    tracing: as in `memory.traced`.
+    trace: as in `memory.traced`.
 
   Returns:
     Keys of `config.method` and their values; if nothing fits, the smallest. Labels that fit into what an
@@ -74,7 +74,7 @@ def choose(
   tried.append(tried[-1] | dict.fromkeys(keep, 0))
 
   def fits(values: dict[str, int]) -> bool:
-    return memory.peak(changed_method(config, values), sizes, tracing) <= USABLE * memory_bytes
+    return memory.peak(changed_method(config, values), sizes, trace) <= USABLE * memory_bytes
 
   return (first_that(fits, tried) or tried[-1]) if tried[-1] else {}
 

@@ -22,26 +22,26 @@ _ANY_RATES = Rates(1.0, 1.0)
 Trace = Callable[[ml_collections.FrozenConfigDict, Sizes], tuple[Step, core.ClosedJaxpr]]
 
 
-def traced(
-  config: ml_collections.ConfigDict, sizes: Sizes, rates: Rates = _ANY_RATES, tracing: Trace | None = None
-) -> tuple[Step, Account]:
-  """Traces a step; returns it, and what a device takes for it.
-
-  Args:
-    config, sizes: as of a plan.
-    rates: of the device.
-    tracing: `trace`, or a cached version of it.
-  """
-  step, program = (tracing or trace)(ml_collections.FrozenConfigDict(config), sizes)
-  arguments = jax.tree.leaves(step.arguments)
-  mesh = {"data": config.mesh.data, "label": config.mesh.label}
-  return step, Accountant(mesh, rates).program(program, [leaf.sharding for leaf in arguments])
-
-
 def trace(config: ml_collections.FrozenConfigDict, sizes: Sizes) -> tuple[Step, core.ClosedJaxpr]:
   """Returns a step and its program."""
   step = make(config, sizes)
   return step, step.trace()
+
+
+def traced(
+  config: ml_collections.ConfigDict, sizes: Sizes, rates: Rates = _ANY_RATES, trace: Trace = trace
+) -> tuple[Step, Account]:
+  """Returns a step, and what a device takes for it.
+
+  Args:
+    config, sizes: as of a plan.
+    rates: of the device.
+    trace: traces the step; a plan gives a cached version.
+  """
+  step, program = trace(ml_collections.FrozenConfigDict(config), sizes)
+  arguments = jax.tree.leaves(step.arguments)
+  mesh = {"data": config.mesh.data, "label": config.mesh.label}
+  return step, Accountant(mesh, rates).program(program, [leaf.sharding for leaf in arguments])
 
 
 def moments(
@@ -56,9 +56,9 @@ def of_step(step: Step, account: Account) -> dict[str, float]:
   return {**_state(step), "batch": bytes_of(step.batch), "arrays of the step": account.peak}
 
 
-def peak(config: ml_collections.ConfigDict, sizes: Sizes, tracing: Trace | None = None) -> float:
-  """Returns the most bytes that a step takes on one device; `tracing` as in `traced`."""
-  return sum(of_step(*traced(config, sizes, tracing=tracing)).values())
+def peak(config: ml_collections.ConfigDict, sizes: Sizes, trace: Trace = trace) -> float:
+  """Returns the most bytes that a step takes on one device; `trace` as in `traced`."""
+  return sum(of_step(*traced(config, sizes, trace=trace)).values())
 
 
 def of_evaluation(config: ml_collections.ConfigDict, sizes: Sizes, step: Step) -> dict[str, float]:

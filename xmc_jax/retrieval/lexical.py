@@ -46,7 +46,7 @@ class Lexicon:
   """
 
   def __init__(self, point_texts: Iterable[str], label_texts: Iterable[str] = ()):
-    from sklearn.feature_extraction.text import HashingVectorizer  # a second, which a plan saves
+    from sklearn.feature_extraction.text import HashingVectorizer  # here, as it takes a second
 
     hashed = functools.partial(
       HashingVectorizer,
