@@ -262,7 +262,38 @@ def test_a_small_set(data, tmp_path, monkeypatch):
   again = commands.train_and_test(config_of(own), tmp_path / "run")
   assert commands.test(tmp_path / "run") == means == again
   assert Model.load(tmp_path / "run").predict(["barn balt"], k=3)
-  with (own / "trn.json").open("a") as file:
-    file.write(json.dumps({"uid": "new", "title": "barn", "target_ind": [0], "target_rel": [1.0]}) + "\n")
+
+
+@pytest.mark.slow
+def test_it_trains_on_by_itself_where_the_data_have_grown(data, tmp_path, monkeypatch):
+  """The run of before answers until the new one takes its place, and what it has learnt stays."""
+  monkeypatch.setattr(members, "MEMBERS", ("depsl",))
+  monkeypatch.setitem(depsl.PRESETS["debian"], "train.num_epochs", 4)
+  own, run = shutil.copytree(data, tmp_path / "data"), tmp_path / "run"
+  train = lambda: commands.train_and_test(config_of(own), run)
+  train()
+  Model.load(run).learn(["a barn owl"], [["a label of its own"]], new_labels=True)
+  rows = (own / "trn.json").read_text()
+  new = json.dumps({"uid": "new", "title": "barn", "target_ind": [0], "target_rel": [1.0]})
+  (own / "trn.json").write_text(f"{rows}{new}\n")
+  before = (run / "metrics.json", *run.rglob("checkpoints"))
+  with monkeypatch.context() as patch:
+    patch.setattr(auto.combine, "combine_and_test", _stopped)
+    with pytest.raises(KeyboardInterrupt):
+      train()
+  assert (run / "metrics.json", *run.rglob("checkpoints")) == before
+  train()
+  config = methods.read_config(run / "members" / "depsl" / "config.json")
+  assert (config.init_from, config.train.num_epochs) == (f"{run}/members/depsl", 2)
+  model = Model.load(run)
+  assert model.predict(["a barn owl"], k=1)[2][0] == ["a label of its own"]
+  assert {path.name for path in tmp_path.iterdir()} >= {"run", "run.previous"}
+  assert not (tmp_path / "run.next").exists()
+  train()  # has nothing to do
+  (own / "trn.json").write_text(rows)
   with pytest.raises(ConfigError, match=r"holds a run on other data.*--config.init_from=THIS_FOLDER"):
-    commands.train_and_test(config_of(own), tmp_path / "run")
+    train()
+
+
+def _stopped(*_, **__):
+  raise KeyboardInterrupt

@@ -59,11 +59,13 @@ class Lexicon:
     )
     self._words, self._pairs = hashed(ngram_range=(1, 1)), hashed(ngram_range=(2, 2))
     self.share = _MOST_SHARE  # so that n-grams are counted, until the words are
-    num_points, with_it, words = self._totals(point_texts)
+    with_it, words = np.zeros((_KINDS, _NUM_COLUMNS), np.int32), np.zeros(_NUM_COLUMNS)
+    num_texts = self._count(point_texts, with_it, words)
     self.share = _ngram_share(words)
-    num_labels, with_label, _ = self._totals(label_texts)
-    num_texts = num_points + num_labels
-    self._idf = (1 + np.log((1 + num_texts) / (1 + with_it + with_label))).astype(np.float32)
+    num_texts += self._count(label_texts, with_it)
+    self._idf = np.full(with_it.shape, 1 + np.log(1 + num_texts), np.float32)
+    seen = np.nonzero(with_it)  # few of the columns, of most sets of texts
+    self._idf[seen] = 1 + np.log((1 + num_texts) / (1 + with_it[seen]))
 
   def vectors(self, texts: Sequence[str]) -> sp.csr_matrix:
     """Returns CSR `[n, V]` float32 unit vectors; a text without a word is a row of zeros."""
@@ -71,16 +73,17 @@ class Lexicon:
     parts += [self._weighted(self._counts(part)) for part in _parts(texts)]
     return sp.vstack(parts, "csr")
 
-  def _totals(self, texts: Iterable[str]) -> tuple[int, np.ndarray, np.ndarray]:
-    """Counts texts: their number, `[3, C]` those with each word, pair and n-gram, `[C]` each word in them."""
-    num_texts, with_it, words = 0, np.zeros((_KINDS, _NUM_COLUMNS), np.int64), np.zeros(_NUM_COLUMNS)
+  def _count(self, texts: Iterable[str], with_it: np.ndarray, words: np.ndarray | None = None) -> int:
+    """Adds to `[3, C]` the texts with each word, pair and n-gram, to `[C]` each word; returns the texts."""
+    num_texts = 0
     for part in _parts(texts):
       each = self._counts(part)
       for total, counts in zip(with_it, each):
-        total += np.bincount(counts.indices, minlength=_NUM_COLUMNS)
-      words += np.bincount(each[0].indices, each[0].data, _NUM_COLUMNS)
+        np.add.at(total, counts.indices, 1)
+      if words is not None:
+        np.add.at(words, each[0].indices, each[0].data)
       num_texts += len(part)
-    return num_texts, with_it, words
+    return num_texts
 
   def _counts(self, texts: Sequence[str]) -> list[sp.csr_matrix]:
     plain = [words_of(text) for text in texts]

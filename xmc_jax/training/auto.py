@@ -37,16 +37,21 @@ _LEAST_WEIGHT = 0.05  # in the combination, of a member that is kept
 
 
 def train_and_test(
-  config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = False
+  config: ml_collections.ConfigDict,
+  workdir: pathlib.Path,
+  owns_process: bool = False,
+  earlier: pathlib.Path | None = None,
 ) -> dict[str, float]:
   """Runs `--mode=train` of a config with `auto.minutes`; the same call goes on from where it was stopped.
 
-  The time to read the data, and to prepare them for the first member, is not counted.
+  The time to read the data, and to prepare them for the first member, is not counted. If the folder holds a
+  finished run on fewer of these data, one that trains on from it takes its place.
 
   Args:
     config: checked already.
     workdir: becomes the folder of the combined runs, which are in its `members/`.
     owns_process: whether a stop request may end this process.
+    earlier: the folder of the run to train on from, in place of `config.init_from`.
 
   Returns:
     The test metrics of the combination, as fractions; none if no test row has a label.
@@ -57,21 +62,24 @@ def train_and_test(
   if not runtime.is_alone():
     raise UserError("auto.minutes trains with a single process; give a method, as experiments/rae_xmc.py")
   members.check(config)
+  source = str(earlier or config.init_from)
   if (workdir / "config.json").exists() and not (workdir / _RECORD).exists():
     raise UserError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER")
   with contextlib.ExitStack() as stack:
     stack.enter_context(locks.in_use(workdir, ".auto.lock"))
     usual = members.usual_config(config)
-    if config.init_from and not (workdir / _RECORD).exists():
-      members.to_train_on(config.init_from)  # refuses another folder before data are prepared
+    if source and not (workdir / _RECORD).exists():
+      members.to_train_on(source)  # refuses another folder before data are prepared
     prepared, _ = create.prepare(usual)
     budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes, members.given_of(config))
-    stack.callback(budget.save)
-    for name in budget.trained:
-      if changed := create.changed_data(prepared, workdir / run_folder.MEMBERS / name, _OF_WORDS):
+    if changed := _changed_data(prepared, workdir):
+      if not (budget.combined and members.have_grown(prepared, workdir)):
         raise create.other_data(workdir, changed)
+      return _replace(config, workdir, prepared, owns_process)
+    stack.callback(budget.save)
+    config = configs.changed(config, {"init_from": source})
     say(guide.of_data(prepared))
-    names = budget.names = budget.names or members.names(prepared, config.init_from)
+    names = budget.names = budget.names or members.names(prepared, source)
     max_length = members.max_length(usual, prepared)
     say(
       f"auto: {config.auto.minutes:g} minutes on {cpu_cores.num_cores()} cores: {', '.join(names)}, as far "
@@ -81,16 +89,47 @@ def train_and_test(
       folder = workdir / run_folder.MEMBERS / name
       member = members.config_of(config, name, max_length)
       _train(name, member, folder, budget, prepared, owns_process)
-    used = run_folder.combined(workdir)
-    if budget.combined != budget.trained:
-      run_folder.forget(workdir, "config.json")  # of a combination without what is trained now
-      used = budget.trained
-    folders = [workdir / run_folder.MEMBERS / name for name in used]
-    values = checks.flatten(config)
-    settings = {key: values[key] for key in members.OF_THE_TEST}
-    means = combine.combine_and_test(folders, workdir, settings, least_weight=_LEAST_WEIGHT)
-    budget.combined = budget.trained
-    return means
+    return _combine_and_test(config, workdir, budget)
+
+
+def _combine_and_test(
+  config: ml_collections.ConfigDict, workdir: pathlib.Path, budget: "_Budget"
+) -> dict[str, float]:
+  used = run_folder.combined(workdir)
+  if budget.combined != budget.trained:
+    run_folder.forget(workdir, "config.json")  # of a combination without what is trained now
+    used = budget.trained
+  folders = [workdir / run_folder.MEMBERS / name for name in used]
+  values = checks.flatten(config)
+  settings = {key: values[key] for key in members.OF_THE_TEST}
+  means = combine.combine_and_test(folders, workdir, settings, least_weight=_LEAST_WEIGHT)
+  budget.combined = budget.trained
+  return means
+
+
+def _changed_data(prepared: data.Dataset, workdir: pathlib.Path) -> str:
+  """Returns a file in which the data of a member differ from these; '' if none does."""
+  folders = (workdir / run_folder.MEMBERS).glob("*")
+  return max((create.changed_data(prepared, folder, _OF_WORDS) for folder in folders), default="")
+
+
+def _replace(
+  config: ml_collections.ConfigDict, workdir: pathlib.Path, prepared: data.Dataset, owns_process: bool
+) -> dict[str, float]:
+  """Trains on from a finished run, beside it, and takes its place; what it has learnt stays learnt."""
+  workdir = workdir.absolute()
+  beside, previous = (workdir.with_name(f"{workdir.name}.{word}") for word in ("next", "previous"))
+  if _changed_data(prepared, beside):  # they have grown once more
+    shutil.rmtree(beside)
+  say(f"auto: the data have grown since {workdir.name} was trained: training on from it, in {beside}")
+  means = train_and_test(config, beside, owns_process, earlier=workdir)
+  with contextlib.suppress(FileNotFoundError):
+    shutil.copy2(workdir / run_folder.LEARNT, beside)
+  shutil.rmtree(previous, ignore_errors=True)
+  workdir.rename(previous)
+  beside.rename(workdir)
+  say(f"auto: {workdir} is the new run, {previous.name} the one before")
+  return means
 
 
 class _Budget:

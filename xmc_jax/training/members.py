@@ -65,6 +65,13 @@ def to_train_on(init_from: str) -> list[str]:
   return found
 
 
+def have_grown(prepared: data.Dataset, workdir: pathlib.Path) -> bool:
+  """Returns whether data have more training rows than a run that auto made, and all of its labels."""
+  earlier = data.load_prepared(workdir / run_folder.MEMBERS / to_train_on(str(workdir))[0] / "data")
+  is_more = len(prepared.train) > len(earlier.train)
+  return is_more and set(earlier.label_keys).issubset(prepared.label_keys)
+
+
 def names(prepared: data.Dataset, init_from: str = "") -> list[str]:
   """Returns what may be trained, in this order; with `init_from`, of its members.
 
