@@ -56,7 +56,7 @@ def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> 
   if modules.static:
     spec = bag_gru_files.spec_from_static(inner / "model.safetensors")
   elif bag_gru_files.is_ours(config := read_json(config_file)):
-    spec = bag_gru_files.spec_from_config(config, config_file)
+    spec = bag_gru_files.spec_from_config(config)
   else:
     spec = _first_layers(hf_names.spec_from_config(config, config_file), num_layers, name)
   return Pretrained(
