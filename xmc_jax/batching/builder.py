@@ -44,7 +44,6 @@ class BatchBuilder:
   Attributes:
     rows: `[N']` int32, the training rows that have at least one label to learn.
     steps_per_epoch: batches in an epoch; only the last is padded, or any one where batches are clusters.
-    vectors: `[N, D]` embeddings of the points if `spec.frozen`.
   """
 
   def __init__(

@@ -18,24 +18,19 @@ from xmc_jax.models.sentence_modules import checked_tensor
 
 _TABLE = "word_embeddings.weight"
 _STATIC = "embedding.weight"  # the table of a StaticEmbedding
-_SPECS = {"xmc_jax_bag": BagSpec, "xmc_jax_gru": GruSpec}  # by model_type
+SPECS = {"xmc_jax_bag": BagSpec, "xmc_jax_gru": GruSpec}  # by model_type
 _SIZES = {BagSpec: ("vocab_size", "width"), GruSpec: ("vocab_size", "embedding_width", "width")}
-
-
-def is_ours(config: dict[str, Any]) -> bool:
-  """Returns whether a config.json describes one of these encoders."""
-  return str(config.get("model_type")) in _SPECS
 
 
 def config_from_spec(spec: BagSpec | GruSpec) -> dict[str, Any]:
   """Converts a BagSpec or GruSpec to a dict for config.json."""
-  kind = next(kind for kind, spec_type in _SPECS.items() if isinstance(spec, spec_type))
+  kind = next(kind for kind, spec_type in SPECS.items() if isinstance(spec, spec_type))
   return {"model_type": kind, **{key: getattr(spec, key) for key in _SIZES[type(spec)]}}
 
 
 def spec_from_config(config: dict[str, Any]) -> BagSpec | GruSpec:
   """Converts config.json's dict to a spec: the inverse of `config_from_spec`."""
-  spec_type = _SPECS[config["model_type"]]
+  spec_type = SPECS[config["model_type"]]
   return spec_type(**{key: config[key] for key in _SIZES[spec_type]})
 
 

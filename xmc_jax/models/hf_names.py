@@ -231,7 +231,7 @@ def _of_one_version(config, where):
   config = dict(config)
   ropes, kinds = config.get("rope_parameters") or {}, config.get("layer_types")
   for rope in (config.get("rope_scaling"), *ropes.values()):
-    if rope and rope.get("rope_type", "default") != "default":
+    if rope and (not isinstance(rope, dict) or rope.get("rope_type", "default") != "default"):
       raise DataError(f"{where}: rotary embeddings are {rope!r:.60}; expected rope_type 'default'")
   for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
     if ropes.get(kind):

@@ -55,7 +55,7 @@ def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> 
   spec: Spec
   if modules.static:
     spec = bag_gru_files.spec_from_static(inner / "model.safetensors")
-  elif bag_gru_files.is_ours(config := read_json(config_file)):
+  elif (config := read_json(config_file)).get("model_type") in bag_gru_files.SPECS:
     spec = bag_gru_files.spec_from_config(config)
   else:
     spec = _first_layers(hf_names.spec_from_config(config, config_file), num_layers, name)
