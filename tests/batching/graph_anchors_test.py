@@ -1,15 +1,16 @@
 """Anchors sampled for a batch: linked ones alone, one a row, all linked ones marked, texts beside them."""
 
+import functools
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
-from made_builders import assert_texts
+from made_builders import assert_texts, builder_of
 
 from xmc_jax.batching import graph_anchors as links_module
-from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.graph_anchors import AnchorSampler, GraphEdges
 from xmc_jax.batching.length_buckets import Layout
 from xmc_jax.types import BatchSpec
@@ -112,18 +113,12 @@ def test_a_batch_links_its_points_and_its_labels():
   """Rows as the batch lays them out, labels as its columns stand; other samples are those without graphs."""
   rng = np.random.default_rng(0)
   truth = sp.csr_matrix(rng.random((N, 12)) < 0.3)
-  options = {"batch_size": 8, "max_length": 32, "seed": 3}
-  tables = tiny_runs.token_table(rng.integers(1, 40, N)), tiny_runs.token_table(rng.integers(1, 20, 12))
-  common = (
-    *tables,
-    truth,
-    sp.csr_matrix((N, 12), dtype=bool),
-    BatchSpec(num_positives=2, num_random_negatives=2),
-  )
+  spec, lengths = BatchSpec(num_positives=2, num_random_negatives=2), rng.integers(1, 40, N)
+  build = functools.partial(builder_of, truth, spec, lengths, max_length=32)
   points, labels = _graph(1), _graph(2)[:12]
   anchors = tiny_runs.token_table(rng.integers(1, 20, A), seed=2)
   sides = {"g_query": GraphEdges(anchors, points), "g_label": GraphEdges(anchors, labels)}
-  builder, without = BatchBuilder(*common, **options, sides=sides), BatchBuilder(*common, **options)
+  builder, without = build(sides=sides), build()
   kept = np.zeros(labels.nnz, bool)
   kept[::2] = True
   for step in range(builder.steps_per_epoch):

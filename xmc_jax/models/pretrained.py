@@ -41,9 +41,6 @@ def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> 
     num_layers: keep the first so many blocks; 0 keeps all.
     weights: False reads everything but the tensors (`params` and `projection` are then empty).
 
-  Returns:
-    Pretrained.
-
   Raises:
     UserError, DataError: the encoder is missing or unreadable; the message names the file.
   """

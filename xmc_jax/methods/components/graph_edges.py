@@ -199,18 +199,11 @@ def augmented(
   In addition, a block takes some 500 MB, and each edge 8 bytes. A point with more paths to labels than fit
   into a block is a block of its own.
 
-  Args:
-    truth: CSR `[N, L]`.
-    dataset: the data that have the graphs; a graph with only one side adds nothing.
-    points: `[N]` the run's training rows, as row numbers of all training data.
-    settings: `config.method`; `graphs` names the graphs, () is all of them. At most `max_augmented_pairs`
-      pairs are added.
-
-  Returns:
-    CSR `[N, L]` float32, 1 for added labels.
+  `points` `[N]` are the run's training rows, as row numbers of all training data. The result is float32, 1
+  for added labels. A graph with only one side adds nothing.
 
   Raises:
-    ConfigError: more pairs would be added; stops as soon as the limit is passed.
+    ConfigError: more than `max_augmented_pairs` would be added; stops as soon as the limit is passed.
   """
   added = 0
   for name in settings.graphs or dataset.graphs:

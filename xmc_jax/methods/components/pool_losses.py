@@ -158,8 +158,7 @@ def pool_loss(
   pushed below the threshold. Binary cross-entropy takes all positives, sampled or not.
 
   Args:
-    config: `config.method` is used.
-    info: of the data.
+    config, info: of the run, and of its data.
     loss: 'margin', or a kind of `ops.streaming_loss`, which gets `options`. 'margin' has one option,
       `num_positives`: how many of a row's lowest-scoring positives count, at most.
     queries, labels: embeddings; for 'margin' of length 1.
