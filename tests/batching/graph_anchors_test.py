@@ -10,7 +10,6 @@ import scipy.sparse as sp
 import tiny_runs
 from made_builders import assert_texts, builder_of
 
-from xmc_jax.batching import graph_anchors as links_module
 from xmc_jax.batching.graph_anchors import AnchorSampler, GraphEdges
 from xmc_jax.batching.length_buckets import Layout
 from xmc_jax.types import BatchSpec
@@ -81,20 +80,6 @@ def test_kept_edges_are_sampled_alike_or_in_proportion_to_weights(weights, expec
       seen[row, links.columns[column]] += 1
   deviation = np.sqrt(expected * (1 - expected) / 4000)
   assert seen.sum() == 8000 and np.all(np.abs(seen[:, :4] / 4000 - expected) <= 5 * deviation)
-
-
-def test_room_is_for_what_weights_sample():
-  """1 - exp(-(sum of frequency x share)) of each anchor, in float64; empty rows are in it."""
-  rng = np.random.default_rng(0)
-  weights = (rng.random((N, A)) ** 6 + 1e-4) * (rng.random((N, A)) < 0.2)
-  weights[[0, -1]] = 0
-  frequency, sums = rng.random(N), weights.sum(axis=1, keepdims=True)
-  sampled = 1 - np.exp(-(frequency @ (weights / np.where(sums > 0, sums, 1))))
-  expected = sampled.sum() + 4.5 * np.sqrt((sampled * (1 - sampled)).sum())
-  edges = sp.csr_matrix(weights)
-  assert links_module._usual_number(GraphEdges(None, edges, edges.data), frequency) == np.ceil(expected)
-  nothing = sp.csr_matrix((3, A))
-  assert links_module._usual_number(GraphEdges(None, nothing, nothing.data), np.ones(3)) == 1
 
 
 @pytest.mark.parametrize("num_shards", [1, 2, 8])

@@ -93,12 +93,6 @@ def test_a_step_looks_at_centroids_without_the_batch(data, tmp_path):
   assert abs(found[0] - found[1]) > 1e-3
 
 
-def test_no_gradient_goes_through_a_centroid():
-  batch = tiny_runs.pool_batch([0], [[0]], [[1]], [[-1]])
-  moved = lambda queries: _moved(np.ones((2, 2), np.float32), queries, batch).sum()
-  assert not np.any(jax.grad(moved)(jnp.ones((1, 2))))
-
-
 def _open(data, workdir, **changes):
   return tiny_runs.open_run(data, workdir, **tiny_runs.PRIME | changes)
 
