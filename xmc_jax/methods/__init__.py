@@ -1,6 +1,6 @@
 """Holds the papers' methods, one file each, and makes and checks their configs.
 
-A new method is a file here with `SETTINGS` and `make`, and its name in `_NAMES`. A file, and jax with it, is
+A new method is a file here with `SETTINGS` and `make`, and a line in `_FILES`. A file, and jax with it, is
 loaded only when its method is used.
 """
 
@@ -20,13 +20,24 @@ from xmc_jax.errors import ConfigError
 if TYPE_CHECKING:  # loads JAX, which --help does without
   from xmc_jax.types import DatasetInfo, Method
 
-# Each is a file; the first is the method of a config that names none.
-_NAMES = ("dexml", "ance", "classifier", "dexa", "dpr", "ngame", "ova", "prime", "rae_xmc", "ramen", "unidec")
+_FILES = {
+  "dexml": "xmc_jax.methods.dexml",  # the method of a config that names none
+  "ance": "xmc_jax.methods.ance",
+  "classifier": "xmc_jax.methods.classifier",
+  "dexa": "xmc_jax.methods.dexa",
+  "dpr": "xmc_jax.methods.dpr",
+  "ngame": "xmc_jax.methods.ngame",
+  "ova": "xmc_jax.methods.ova",
+  "prime": "xmc_jax.methods.prime",
+  "rae_xmc": "xmc_jax.methods.rae_xmc",
+  "ramen": "xmc_jax.methods.ramen",
+  "unidec": "xmc_jax.methods.unidec",
+}
 
 
 def names() -> list[str]:
   """Returns the names of all methods."""
-  return sorted(_NAMES)
+  return sorted(_FILES)
 
 
 class _Declared(Mapping[str, configs.Settings]):
@@ -36,13 +47,13 @@ class _Declared(Mapping[str, configs.Settings]):
     return _file(name).SETTINGS
 
   def __contains__(self, name: object) -> bool:
-    return name in _NAMES
+    return name in _FILES
 
   def __iter__(self) -> Iterator[str]:
-    return iter(_NAMES)
+    return iter(_FILES)
 
   def __len__(self) -> int:
-    return len(_NAMES)
+    return len(_FILES)
 
 
 SETTINGS = _Declared()
@@ -113,4 +124,4 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
 
 
 def _file(name: str) -> ModuleType:
-  return importlib.import_module(f"xmc_jax.methods.{name}")
+  return importlib.import_module(_FILES[name])
