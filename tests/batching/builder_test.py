@@ -338,20 +338,6 @@ def test_a_batch_that_fits_no_slot_is_laid_out_widest():
 # --- pools of fixed size, and clusters as batches (UniDEC) ---
 
 
-def test_all_positives_of_the_pool_are_found_whoever_brought_them():
-  """P_i^B of UniDEC, against its definition in plain Python."""
-  builder = _builder(BatchSpec("in_batch", 2, num_hard_negatives=3), most=6)
-  rng, brought_by_others = np.random.default_rng(0), 0
-  listed = rng.integers(0, L, (N, 5)).astype(np.int32)  # of some rows these are positives of others
-  for batch in _epochs(builder, refreshed={"shortlist": listed}):
-    for row, positives, weights in _real_rows(batch):
-      found = _to_labels(batch.columns, positives)
-      assert found == set(builder._truth[row].indices.tolist()) & _pool(batch)
-      assert len(found) == np.sum(positives >= 0)
-      brought_by_others += len(found) - np.sum(weights > 0)
-  assert brought_by_others > 0
-
-
 @pytest.mark.parametrize("size", [1, 7, 12, 20, 30])
 def test_a_full_pool_drops_hard_negatives_first_and_counts(size):
   spec = BatchSpec("in_batch", 1, num_hard_negatives=3, pool_size=size)

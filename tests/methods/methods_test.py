@@ -255,7 +255,18 @@ def test_meshes_agree(settings, make_run):
     assert loss == pytest.approx(found[0][1], rel=1e-5)
 
 
-# --- DEXML against its formulas, in float64 ---
+# --- losses of a batch against their formulas, in float64 ---
+
+
+@pytest.fixture(scope="module")
+def filtered(tmp_path_factory):
+  """A tiny data set with many filter pairs, of true labels and of others."""
+  folder = tiny_runs.write_data(tmp_path_factory.mktemp("filtered") / "data")
+  rng = np.random.default_rng(3)
+  pairs = zip(np.repeat(np.arange(200), 6), rng.integers(0, tiny_runs.NUM_LABELS, 1200))
+  lines = sorted({f"{row} {label}\n" for row, label in pairs})
+  (folder / "filter_labels_train.txt").write_text("".join(lines))
+  return folder
 
 
 def _reference(loss, scores, weights, true, real):
@@ -276,43 +287,52 @@ def _reference(loss, scores, weights, true, real):
 
 
 _K, _ALPHA = 2.0, 1.5
-_LOSSES = ["decoupled_softmax", "softmax", "soft_top_k", "binary"]
+_DEXML = [
+  *itertools.product(LABELS, [1, 0], [{}]),
+  ("all", 0, {"method.log_prior": 0.7}),
+  ("in_batch", 2, {"method.log_prior": 0.7, "method.log_q": True}),
+  ("all", 0, {"method.binary_prior": False}),
+]
+_BASELINES = {"dpr": _RAW, "ance": {}, "ova": {**CASES["ova"], "method.temperature": 0.5}}
 
 
 def _bias(run):
   """c `[L]`: τ' log(1 + n) - log q."""
   counts, settings = (run.data.train.unfiltered_positives > 0).sum(axis=0), run.config.method
   log_q = tiny_runs.log_inclusion(run, run.config.train.batch_size)
-  return settings.log_prior * np.log(1 + np.asarray(counts).ravel()) - settings.log_q * log_q
+  log_counts = np.log(1 + np.asarray(counts).ravel())
+  return settings.get("log_prior", 0) * log_counts - settings.get("log_q", 0) * log_q
 
 
-@pytest.mark.parametrize("loss", _LOSSES)
-@pytest.mark.parametrize(
-  "labels, num_positives, priors",
-  [
-    *itertools.product(LABELS, [1, 0], [{}]),
-    ("all", 0, {"method.log_prior": 0.7}),
-    ("in_batch", 2, {"method.log_prior": 0.7, "method.log_q": True}),
-    ("all", 0, {"method.binary_prior": False}),
-  ],
-)
-def test_dexml_is_its_formula(loss, labels, num_positives, priors, make_run):
-  overrides = {"method.loss": loss, "method.labels": labels, "method.num_positives": num_positives, **priors}
-  overrides |= {"method.k": _K, "method.alpha": _ALPHA}
-  run = make_run(**overrides, **{"encoder.embedding_dropout": 0.0})
-  params, extra_state = run.initial_parameters()
+@pytest.mark.parametrize("loss", ["decoupled_softmax", "softmax", "soft_top_k", "binary"])
+@pytest.mark.parametrize("labels, num_positives, priors", _DEXML)
+def test_dexml_is_its_formula(loss, labels, num_positives, priors, filtered, tmp_path):
+  settings = {"method.loss": loss, "method.labels": labels, "method.num_positives": num_positives, **priors}
+  _assert_formula(filtered, tmp_path, **settings, **{"method.k": _K, "method.alpha": _ALPHA})
+
+
+@pytest.mark.parametrize("name", _BASELINES)
+def test_baselines_are_their_formulas(name, filtered, tmp_path):
+  """DPR and ANCE: softmax over the pool; OvA: binary cross-entropy over all labels, by its table."""
+  _assert_formula(filtered, tmp_path, **{"method.name": name, **_BASELINES[name]})
+
+
+def _assert_formula(data, folder, **settings):
+  settings["encoder.embedding_dropout"] = 0.0
+  run, params, extra_state = tiny_runs.open_initial(data, folder / "run", **settings)
   queries = run.embedder.queries(params, extra_state, run.data.train.tokens).astype(np.float64)
   vectors = run.embedder.labels(params, extra_state).astype(np.float64)[:, : queries.shape[1]]
   truth, filtered = run.data.train.truth.toarray() > 0, run.data.train.filter.toarray()
   loss_of = jax.jit(lambda batch: run.method.loss(params, extra_state, batch, jax.random.key(0))[0])
-  num_filtered, bias = 0, _bias(run)
+  refreshed, _ = tiny_runs.renewed(run, params, extra_state)
+  num_filtered, bias, loss = 0, _bias(run), run.config.method.loss
   for number in (0, run.batches.steps_per_epoch - 1):
-    batch = run.batches.build(number)
+    batch = run.batches.build(number, refreshed)
     batch = batch._replace(**loop.static_labels(run.batches, run.mesh))
     columns = np.asarray(batch.columns)
     at, expected = np.maximum(columns, 0), []
     prior = 0.0
-    if loss == "binary" and run.config.method.binary_prior:  # log(S / P)
+    if loss == "binary" and run.config.method.get("binary_prior"):  # log(S / P)
       known = np.asarray(batch.positives)[batch.rows >= 0]
       prior = np.log(np.sum(columns >= 0) * len(known) / np.sum(known >= 0))
     for row, positives, weights in zip(batch.rows, batch.positives, batch.weights):
@@ -325,6 +345,36 @@ def test_dexml_is_its_formula(loss, labels, num_positives, priors, make_run):
       num_filtered += int(np.sum(out & (columns >= 0)))
       true = truth[row, at] & ~out
       expected.append(_reference(loss, scores, dense, true, (columns >= 0) & ~out))
-    found = float(loss_of(batch))
-    assert found == pytest.approx(np.mean(expected), rel=1e-4)
-  assert num_filtered > 0 or labels == "in_batch"
+    assert float(loss_of(batch)) == pytest.approx(np.mean(expected), rel=1e-5)
+  assert num_filtered > 0
+
+
+def test_one_vs_all_expects_one_label_of_a_point_at_first(data, tmp_path):
+  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **CASES["ova"])
+  table = params["table"][: tiny_runs.NUM_LABELS]
+  np.testing.assert_allclose(table[:, -1], -0.1 * np.log(tiny_runs.NUM_LABELS), rtol=1e-6)
+  assert 0.015 < table[:, :-1].std() < 0.025
+  np.testing.assert_array_equal(Trained(run, params, extra_state).snapshot().queries[:, -1], 1)
+
+
+def test_sampled_label_gradients(data, tmp_path):
+  """The loss is the same; of the gradient, a quarter of the labels give their part, on average the whole."""
+  settings = {"method.labels": "all", "method.label_gradients": 0.25, "encoder.embedding_dropout": 0.0}
+  run, params, extra_state = tiny_runs.open_initial(data, tmp_path / "run", **settings)
+  whole = tiny_runs.open_run(data, tmp_path / "whole", **{**settings, "method.label_gradients": 1.0})
+  batch = tiny_runs.placed_batch(run, 0)
+
+  def value_and_gradient(run):
+    of_key = lambda params, key: run.method.loss(params, extra_state, batch, key)[0]
+    return jax.jit(jax.value_and_grad(of_key))
+
+  expected, exact = value_and_gradient(whole)(params, jax.random.key(0))
+  sampled, found = value_and_gradient(run), []
+  for key in jax.random.split(jax.random.key(1), 300):
+    value, gradient = sampled(params, key)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    found.append(gradient["encoder"]["word"])
+  exact, found = np.asarray(exact["encoder"]["word"]), np.asarray(found, np.float64)
+  error = np.sqrt(((found.mean(axis=0) - exact) ** 2).sum() / (exact**2).sum())
+  spread = np.sqrt(found.var(axis=0).sum() / (exact**2).sum())
+  assert error < 2 * spread / np.sqrt(len(found)) and 0.05 < spread < 1

@@ -11,7 +11,7 @@ import pytest
 import tiny_runs
 
 from xmc_jax.cli import commands
-from xmc_jax.errors import ConfigError, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.methods.rae_xmc import memory_loss
 from xmc_jax.retrieval.key_memory import UNCHOSEN, ChosenWeight, KeyMemory
 from xmc_jax.retrieval.sources import Queries
@@ -214,11 +214,6 @@ def test_batches_say_who_shares_a_label_also_of_one_that_was_not_sampled(data, t
 
 
 # --- settings ---
-
-
-def test_there_is_no_classifier_to_rank_by(data, tmp_path):
-  with pytest.raises(ConfigError, match="'classifier': method 'rae_xmc' has 'hybrid', 'fused', 'encoder'"):
-    tiny_runs.open_run(data, tmp_path / "run", **SETTINGS, **{"eval.scores": "classifier"})
 
 
 def test_points_as_positives_bring_clusters(data, tmp_path):

@@ -167,9 +167,6 @@ def test_weights_of_graphs(weights, expected):
       r"method.base = 'ance' takes 'softmax' or 'margin'",
     ),
     ({"method.walk_hops": 0}, r"method.walk_kept = 3 has no effect when method.walk_hops = 0"),
-    ({**_NO_WALKS, "method.walk_sides": "label"}, r"walk_sides = 'label' has no effect when .*walk_hops = 0"),
-    ({**_NO_WALKS, "method.anchor_sampling": "visits"}, r"sampling = 'visits' has no effect when .*hops = 0"),
-    ({**_NO_PRUNING, "method.pruning_by": "centred"}, r"by = 'centred' has no effect when .*pruning = False"),
     ({"method.graph_pruning": False}, r"threshold = 0.1 has no effect when method.graph_pruning = False"),
     ({"method.graphs": ("words", "words")}, r"names a graph twice"),
   ],
@@ -177,11 +174,6 @@ def test_weights_of_graphs(weights, expected):
 def test_settings_that_cannot_work_are_refused(changes, message, start):
   with pytest.raises(ConfigError, match=message):
     start(**changes)
-
-
-def _left(edges, kept):
-  """The edges that are kept, dense."""
-  return sp.csr_matrix((kept, edges.indices, edges.indptr), shape=edges.shape).toarray()
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3])
@@ -204,7 +196,8 @@ def test_kept_edges_are_those_of_like_ends(centred, threshold, monkeypatch):
     np.testing.assert_array_equal(vectors, before)
   if centred:
     rows, anchors = _normal(rows - rows.mean(0)), _normal(anchors - anchors.mean(0))
-  np.testing.assert_array_equal(_left(edges, kept), edges.toarray() & (rows @ anchors.T > threshold))
+  left = sp.csr_matrix((kept, edges.indices, edges.indptr), shape=edges.shape).toarray()
+  np.testing.assert_array_equal(left, edges.toarray() & (rows @ anchors.T > threshold))
   assert 0.1 * edges.nnz < kept.sum() < 0.7 * edges.nnz
   assert len(refresh.kept_edges(edges[:0], given[0][:0], given[1])) == 0
 
@@ -231,10 +224,9 @@ def test_who_judges_edges(by, prior, unit, start):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by, centred", [("pretrained", False), ("pretrained_centred", True)])
-def test_the_pretrained_encoder_judges_once_before_the_first_step(by, centred, graph_data, tmp_path):
+def test_the_pretrained_encoder_judges_once_before_the_first_step(graph_data, tmp_path):
   """By what the run starts with, whatever it becomes; and its checkpoints know what was kept."""
-  config = tiny_runs.config(graph_data, **tiny_runs.RAMEN, **{"method.pruning_by": by})
+  config = tiny_runs.config(graph_data, **tiny_runs.RAMEN, **{"method.pruning_by": "pretrained_centred"})
   commands.train_and_test(config, tmp_path / "run")
   lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
   seen = [(line["step"], line["refresh/kept_words_label"]) for line in lines if _SHARE in line]
@@ -242,7 +234,7 @@ def test_the_pretrained_encoder_judges_once_before_the_first_step(by, centred, g
   snapshot = Trained(run, *run.initial_parameters()).snapshot()
   edges = run.sides["words_label"].edges
   kept = refresh.kept_edges(
-    edges, snapshot.labels, snapshot.anchors("words_label"), threshold=0.1, centred=centred
+    edges, snapshot.labels, snapshot.anchors("words_label"), threshold=0.1, centred=True
   )
   assert seen == [(1, pytest.approx(kept.mean()))] and 0 < kept.mean() < 1
 
@@ -281,16 +273,6 @@ def test_walks_of_data_that_have_changed_are_done_anew(tmp_path):
   assert np.all(after.toarray() >= (own.toarray() > 0)) and (after != before).nnz
 
 
-def test_sides_have_random_numbers_of_their_own(start):
-  run = start(**_NO_WALKS, **{"method.random_edges": 0.5})
-  added = []
-  for graph in ("words", "length"):
-    own = run.dataset.graphs[graph].query_edges[run.data.train.row_numbers].toarray() > 0
-    noise = run.sides[f"{graph}_query"].edges.toarray() > own
-    added.append(set(np.flatnonzero(noise.any(axis=1)).tolist()))
-  assert len(added[1] - added[0]) > 3  # of one stream, the fewer would be the first of the more
-
-
 @pytest.mark.parametrize("walked", ["query", "label"])
 @pytest.mark.parametrize("sampling", ["uniform", "visits"])
 def test_walks_of_one_kind_of_sides_leave_the_other_as_it_is(walked, sampling, start):
@@ -308,41 +290,21 @@ def test_walks_of_one_kind_of_sides_leave_the_other_as_it_is(walked, sampling, s
   }
 
 
-def test_anchors_are_sampled_by_visits(start):
-  run = start(**{"method.anchor_sampling": "visits"})
-  side = run.sides["words_query"]
-  edges = run.dataset.graphs["words"].query_edges[run.data.train.row_numbers]
-  # Own links are sampled as often as the formula says, which is more often than uniformly.
-  own = edges.toarray() > 0
-  found, rows = [], []
-  for step in range(2 * run.batches.steps_per_epoch):
-    batch = run.batches.build(step)
-    links = batch.sampled_anchors["words_query"]
-    for place, positives, weights in zip(links.rows, links.positives, links.weights):
-      for anchor in links.columns[positives[weights > 0]]:
-        rows.append(batch.rows[place])
-        found.append(own[batch.rows[place], anchor])
-
-  def share(sampling_weights):
-    return np.mean([sampling_weights[row, own[row]].sum() / sampling_weights[row].sum() for row in rows])
-
-  deviation = 0.5 / np.sqrt(len(found))
-  weighted = sp.csr_matrix((side.sampling_weights, side.edges.indices, side.edges.indptr), side.edges.shape)
-  by_weight, uniformly = share(weighted.toarray()), share(side.edges.toarray())
-  assert uniformly + 4 * deviation < by_weight and abs(np.mean(found) - by_weight) < 4 * deviation
-
-
-def test_random_edges_are_added_before_walks(start):
+def test_random_edges_of_each_side_have_random_numbers_of_their_own(start):
   run = start(**_NO_WALKS, **{"method.random_edges": 0.5})
-  for side in ("words_query", "words_label"):
-    graph = run.dataset.graphs["words"]
-    own = graph.query_edges[run.data.train.row_numbers] if side == "words_query" else graph.label_edges
-    noisy = run.sides[side].edges
-    assert 1.2 * own.nnz < noisy.nnz <= 1.5 * own.nnz and np.all((noisy.toarray() > 0) >= (own.toarray() > 0))
+  noisy_rows = {}
+  for side in ("words_query", "words_label", "length_query"):
+    graph = run.dataset.graphs[side.partition("_")[0]]
+    own = graph.label_edges if side == "words_label" else graph.query_edges[run.data.train.row_numbers]
+    noisy, before = (edges.toarray() > 0 for edges in (run.sides[side].edges, own))
+    assert 1.2 * own.nnz < noisy.sum() <= 1.5 * own.nnz and np.all(noisy >= before)
+    noisy_rows[side] = set(np.flatnonzero((noisy > before).any(axis=1)).tolist())
+  # Of one stream, the fewer would be the first of the more.
+  assert len(noisy_rows["length_query"] - noisy_rows["words_query"]) > 3
   assert not (run.workdir / "graphs").exists()  # of walks
 
 
-def test_the_kept_share_is_logged_and_sampled_from(trained):
+def test_the_kept_share_is_logged(trained):
   workdir, _ = trained
   lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
   run = runs.reopen(workdir)
@@ -356,18 +318,6 @@ def test_the_kept_share_is_logged_and_sampled_from(trained):
     assert [step for step, _ in shares[name]] == [per_epoch + 1, 2 * per_epoch + 1]
     assert all(0 < share < 1 for _, share in shares[name])
   assert any("train/graph/words_query" in line for line in lines)
-  # What a batch samples by these is kept; what stays masked is all that is linked.
-  side = run.sides["words_query"]
-  trained = run.trained()
-  kept = run.method.refreshes["kept_words_query"].compute(trained.snapshot())
-  links = run.batches.build(3, {"kept_words_query": kept}).sampled_anchors["words_query"]
-  batch = run.batches.build(3)
-  left = _left(side.edges, kept)
-  for row, positives, weights in zip(batch.rows[links.rows], links.positives, links.weights):
-    sampled = links.columns[positives[weights > 0]]
-    assert left[row, sampled].all() and len(sampled) == left[row].any()
-    linked = set(side.edges[row].indices.tolist()) & set(links.columns.tolist())
-    assert set(links.columns[positives[positives >= 0]].tolist()) == linked
 
 
 def test_pruning_begins_with_all_edges_each_time(start):
@@ -452,14 +402,6 @@ def test_labels_that_share_an_anchor_are_added_to_the_truth(start):
   before = run.data.train.truth.toarray()
   assert (shared & (before == 0)).any()
   np.testing.assert_array_equal(run.truth.toarray(), np.where(before > 0, before, shared))
-  batch = run.batches.build(0)
-  truth = run.truth.toarray() > 0
-  sampled = [
-    truth[row, batch.columns[positives[weights > 0]]].all()
-    for row, positives, weights in zip(batch.rows, batch.positives, batch.weights)
-    if row >= 0
-  ]
-  assert all(sampled)
   np.testing.assert_array_equal(run.data.inverse_propensity, plain.data.inverse_propensity)
   np.testing.assert_array_equal(Trained(run, None, None).snapshot().truth.toarray(), run.truth.toarray())
 
@@ -484,8 +426,8 @@ def test_the_truth_is_augmented_block_by_block(paths, monkeypatch, start):
   assert all(end == start + 1 or ways[start:end].sum() <= paths for start, end in seen)
 
 
-def test_too_many_shared_anchors_are_refused(monkeypatch, start):
-  """At the setting's limit and not before; where it is passed early, the rest is not made."""
+def test_too_many_shared_anchors_are_refused(start):
+  """At the setting's limit and not before."""
   settings = {"method.augment_truth": True}
   run = start(**settings)
   added = run.truth.nnz - run.data.train.truth.nnz
@@ -497,14 +439,6 @@ def test_too_many_shared_anchors_are_refused(monkeypatch, start):
   run.config.method.max_augmented_pairs = added - 1
   with pytest.raises(ConfigError, match=rf"graph words would add about {added:,} label pairs.*allows only"):
     augmented()
-  monkeypatch.setattr(graph_edges, "_BLOCK_PATHS", 1)
-  run.config.method.max_augmented_pairs, made, blocks = 10, [], graph_edges._blocks
-  monkeypatch.setattr(
-    graph_edges, "_blocks", lambda *args: (made.append(block) or block for block in blocks(*args))
-  )
-  with pytest.raises(ConfigError, match=r"--config.method.max_augmented_pairs allows only 10; raise it"):
-    augmented()
-  assert len(made) < 30
   # Pairs of an earlier graph count too, and the limit that is named is the setting's.
   graphs = {
     name: types.SimpleNamespace(

@@ -16,7 +16,6 @@ from xmc_jax.runs import corpora
 from xmc_jax.types import DatasetInfo
 
 SOFT_TOP_K = {"method.loss": "soft_top_k"}
-DPR, ANCE = {"method.name": "dpr"}, {"method.name": "ance", "method.num_hard_negatives": 1}
 
 
 def _gradient_by_scores(loss, scores, positives, weights, **settings):
@@ -62,11 +61,7 @@ def test_losses_differ_in_what_they_do_to_positives_that_were_not_sampled():
     ({**SOFT_TOP_K, "method.k": 1.5, "method.num_positives": 1}, 2),
     ({**SOFT_TOP_K, "method.k": 2.0, "method.num_positives": 3}, 3),
     ({**SOFT_TOP_K, "method.k": 2.0, "method.num_positives": 0}, 99),
-    *(
-      ({**method, "method.num_positives": asked}, asked or 99)
-      for method in (DPR, ANCE)
-      for asked in (1, 2, 0)
-    ),
+    *(({"method.name": name, "method.num_positives": 2}, 2) for name in ("dpr", "ance")),
   ],
   ids=str,
 )

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from encoder_references import assert_close, compiled, random_params, value_and_gradients
+from encoder_references import assert_close, compiled, factors, random_params, value_and_gradients
 from scipy.special import softmax
 
 from xmc_jax.models import attention, fused_attention, hf_names
@@ -37,11 +37,6 @@ def _value_and_gradient(encoder, num_places=None):
   return value_and_gradients(encoder, PARAMS, *_inputs(), KEY, num_places)
 
 
-def _factors(number, shape):
-  """What the site that comes as this number multiplies by: no two sites, and no two entries, alike."""
-  return np.random.default_rng(number).integers(0, 3, shape).astype(np.float32)
-
-
 @pytest.mark.parametrize(
   "kind, attention_rate, num_sites",
   [pytest.param("distilbert", 0.1, 5, marks=pytest.mark.slow), ("bert", 0.0, 5)],
@@ -61,7 +56,7 @@ def test_sites_are_those_of_hugging_face(kind, attention_rate, num_sites, monkey
 
   def replaced(next_function, args, kwargs, context):
     if isinstance(context.module, nn.Dropout):
-      return args[0] * _factors(next(numbers), args[0].shape) if context.module.rate else args[0]
+      return args[0] * factors(next(numbers), args[0].shape) if context.module.rate else args[0]
     return next_function(*args, **kwargs)
 
   with nn.intercept_methods(replaced):
@@ -73,7 +68,7 @@ def test_sites_are_those_of_hugging_face(kind, attention_rate, num_sites, monkey
   numbers = itertools.count()
   for module in (encoders, attention):
     monkeypatch.setattr(
-      module, "dropout", lambda x, rate, key: x * _factors(next(numbers), x.shape) if rate else x
+      module, "dropout", lambda x, rate, key: x * factors(next(numbers), x.shape) if rate else x
     )
   params = encoder_references.our_params(spec, encoder_references.to_torch_names(theirs))
   encoder = Encoder(spec, dropout=0.1, attention_dropout=attention_rate)

@@ -43,6 +43,18 @@ def random_params(spec, deviation=0.2, seed=0):
   return flax.traverse_util.unflatten_dict(flat, sep="/")
 
 
+def random_texts(n=5, length=9, seed=0, vocab_size=50):
+  """Returns `(ids, mask)`, `[n, length]` each: texts of that length, of one token, and between."""
+  generator = np.random.default_rng(seed)
+  lengths = np.concatenate([[length, 1], generator.integers(1, length + 1, n - 2)])
+  return generator.integers(0, vocab_size, (n, length)).astype(np.int32), np.arange(length) < lengths[:, None]
+
+
+def factors(number, shape):
+  """Returns what the dropout site that comes as this number multiplies by; no two entries are alike."""
+  return np.random.default_rng(number).integers(0, 3, shape).astype(np.float32)
+
+
 @functools.cache
 def compiled(encoder):
   """Returns `apply(params, ids, mask, key=None)` as one program for each shape."""

@@ -8,19 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from encoder_references import MODERNBERT, compiled, random_params, value_and_gradients
+from encoder_references import MODERNBERT, compiled, random_params, random_texts, value_and_gradients
 
 from xmc_jax.models import hf_names, layers
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 
 SPEC = EncoderSpec("bert", 50, 16, 2, 2, 24, 20, num_types=2)
-
-
-def _inputs(n=5, length=9, seed=0, vocab_size=50):
-  generator = np.random.default_rng(seed)
-  lengths = np.concatenate([[length, 1], generator.integers(1, length + 1, n - 2)])
-  ids = generator.integers(0, vocab_size, (n, length)).astype(np.int32)
-  return ids, np.arange(length) < lengths[:, None]
 
 
 def _apply(encoder, ids, mask):
@@ -35,7 +28,7 @@ def _loss_and_gradients(encoder, ids, mask):
 def test_hidden_states_and_gradients_equal_hugging_face(kind):
   model, theirs = encoder_references.flax_model(kind)
   spec = hf_names.spec_from_config(model.config.to_dict(), "here")
-  ids, mask = _inputs(vocab_size=97)
+  ids, mask = random_texts(vocab_size=97)
 
   def ours(tensors):
     return Encoder(spec).apply({"params": encoder_references.our_params(spec, tensors)}, ids, mask)
@@ -79,7 +72,7 @@ MODERNBERT_GRADIENT = [-52.1449, -56.0333, -33.2379, -43.0348]
   ids=["mpnet", "modernbert"],
 )
 def test_hidden_states_of_long_texts_equal_hugging_face(spec, states, gradient):
-  ids, mask = _inputs(n=3, length=140)
+  ids, mask = random_texts(n=3, length=140)
   ids = np.maximum(ids, 2)  # MPNet's takes 1 for padding
   params = jax.tree.map(jnp.asarray, random_params(spec))
   hidden = Encoder(spec).apply({"params": params}, ids, mask)
@@ -102,7 +95,7 @@ def test_hidden_states_of_long_texts_equal_hugging_face(spec, states, gradient):
 def test_bfloat16_is_close_to_float32(native, monkeypatch):
   # Eight simulated devices switch native bfloat16 products off; one device is enough here.
   monkeypatch.setattr(layers.hardware, "multiplies_bfloat16", lambda: native)
-  ids, mask = _inputs()
+  ids, mask = random_texts()
   exact, exact_gradients = _loss_and_gradients(Encoder(SPEC), ids, mask)
   rounded, gradients = _loss_and_gradients(Encoder(SPEC, jnp.bfloat16), ids, mask)
   np.testing.assert_allclose(rounded, exact, rtol=0.05, atol=0.5)
@@ -133,7 +126,7 @@ def test_native_bfloat16_products_survive_transposes_vmap_and_scan(monkeypatch):
 
 
 def test_frozen_layers_are_left_out_of_the_backward_pass():
-  ids, mask = _inputs()
+  ids, mask = random_texts()
 
   def num_products(encoder):
     def loss(params):
@@ -145,7 +138,7 @@ def test_frozen_layers_are_left_out_of_the_backward_pass():
 
 
 def test_first_only_is_the_first_real_row_of_all():
-  ids, mask = _inputs()
+  ids, mask = random_texts()
   mask[0, :3] = False
   whole = _apply(Encoder(SPEC), ids, mask)
   first = _apply(Encoder(SPEC, first_only=True), ids, mask)
@@ -157,7 +150,7 @@ def test_first_only_is_the_first_real_row_of_all():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_rows_without_tokens_are_finite(dtype):
-  ids, mask = _inputs()
+  ids, mask = random_texts()
   mask[2] = False
   encoder = Encoder(SPEC, dtype)
   assert np.isfinite(np.asarray(_apply(encoder, ids, mask), np.float32)).all()
@@ -169,7 +162,7 @@ def test_rows_without_tokens_are_finite(dtype):
   [SPEC, MODERNBERT, *(replace(MODERNBERT, **{bias: True}) for bias in ("norm_bias", "attention_bias"))],
 )
 def test_parameter_paths_are_those_of_the_documentation(spec):
-  shapes = jax.eval_shape(Encoder(spec).init, jax.random.key(0), *_inputs())["params"]
+  shapes = jax.eval_shape(Encoder(spec).init, jax.random.key(0), *random_texts())["params"]
   paths = {path: leaf.shape for path, leaf in flax.traverse_util.flatten_dict(shapes, sep="/").items()}
   assert paths == {path: hf_names.shape(path, spec) for path in hf_names.names(spec)}
   norm = "intermediate_layer_norm" if spec.pre_norm else "output_layer_norm"

@@ -160,11 +160,7 @@ def test_an_encoder_loads_with_its_tokens_and_pooling(layout):
     np.testing.assert_allclose(apply(params, np.where(mask, ids, padding), mask), found, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-  "layout",
-  [name if "e5-base" in name else pytest.param(name, marks=pytest.mark.slow) for name in LAYOUTS],
-  indirect=True,
-)
+@pytest.mark.parametrize("layout", ["multilingual-e5-base"], indirect=True)
 def test_two_steps_are_trained_on_texts_in_three_languages(layout, tmp_path):
   folder, prompt = layout
   raw = tmp_path / "raw"

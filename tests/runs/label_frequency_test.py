@@ -187,7 +187,7 @@ def test_illegal_weights_are_refused(graph_data):
       {**_UNIT, "method.labels": "in_batch", "method.num_fresh_negatives": 3, "method.log_q": True},
       r"log_q = True takes negatives for uniform, and method\.num_fresh_negatives = 3",
     ),
-    ({"method.name": "ngame", "method.log_prior": 1.0}, r"log_prior = 1\.0 has no effect on method\.loss"),
+    ({"method.name": "ngame", "method.log_prior": 1.0}, r"log_prior = 1\.0 has no effect when method\.loss"),
   ):
     with pytest.raises(ConfigError, match=message):
       config = tiny_runs.config(graph_data, **values)

@@ -44,7 +44,6 @@ class BatchBuilder:
   Attributes:
     rows: `[N']` int32, the training rows that have at least one label to learn.
     steps_per_epoch: batches in an epoch; only the last is padded, or any one where batches are clusters.
-    vectors: `[N, D]` embeddings of the points if `spec.frozen`.
   """
 
   def __init__(
@@ -251,13 +250,10 @@ class BatchBuilder:
 def epoch_shape(
   num_points: int, batch_size: int, multiple: int = 1, batch_is_cluster: bool = False
 ) -> tuple[int, int]:
-  """Returns `(steps, rows of a batch)` of an epoch.
+  """Returns `(steps, rows of a batch)` of an epoch of points with a label to learn.
 
-  Args:
-    num_points: number of points with a label to learn.
-    batch_size: points in a batch; an upper bound if `batch_is_cluster`.
-    multiple: the rows of a batch are a multiple of it; `batch_size` must be one.
-    batch_is_cluster: each batch is a cluster, a leaf of a balanced binary tree over points (UniDEC, 2024).
+  If each batch is a cluster, a leaf of a balanced binary tree over points (UniDEC, 2024), `batch_size` is an
+  upper bound, and the rows are a multiple of `multiple`; else `batch_size` must be one.
   """
   if not batch_is_cluster:
     return max(1, -(-num_points // batch_size)), batch_size

@@ -49,13 +49,8 @@ class AnchorSampler:
   """Samples linked anchors and lays out their texts like those of a label pool.
 
   A pool has room for the anchors that a batch usually samples. For a batch with more, the room is doubled
-  until they fit.
-
-  Args:
-    side: the links to sample from; a row without edges has no anchor.
-    num_rows: rows of a batch, at most.
-    frequency: `[N]` or `[L]`, how many times a batch has each row, on average.
-    layout: of the anchors' texts.
+  until they fit. A row without edges has no anchor. `num_rows` is of a batch, at most; `frequency`, `[N]` or
+  `[L]`, says how many times a batch has each row, on average.
   """
 
   def __init__(
@@ -79,7 +74,6 @@ class AnchorSampler:
       ids: `[n]` points, or labels, as row numbers of the side's edges; -1 for none.
       rows: `[n]` the batch row of each point, or the pool column of each label; -1 for none.
       kept: `[nnz]` bool, the edges that were not pruned; anchors are sampled from these. None is all.
-      generator: the random numbers.
     """
     places = ragged.places_of(self._edges, ids)
     linked = places._replace(values=self._edges.indices[places.values])

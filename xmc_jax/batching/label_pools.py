@@ -57,13 +57,7 @@ class StaticPool:
 class SampledPool:
   """Samples pools: the sampled positives of a batch, hard negatives of its rows' shortlists, random labels.
 
-  Args:
-    labels: token table of the labels.
-    truth: CSR `[N, L]` that positives are sampled from.
-    spec: how many labels of each kind, and how many columns at most.
-    batch_size: B.
-    layout: of the labels' texts.
-    label_weights: as in `BatchBuilder`.
+  Positives are sampled from `truth`, CSR `[N, L]`; `label_weights` are those of `BatchBuilder`.
   """
 
   columns, groups = np.zeros(0, np.int32), ()
@@ -162,12 +156,6 @@ class TablePool:
   """Samples pools: the sampled positives of a batch, as labels without texts.
 
   There are as many columns as a usual batch needs. For a batch that needs more, they double until it fits.
-
-  Args:
-    truth: CSR `[N, L]` that positives are sampled from.
-    spec: how many positives are sampled per row.
-    batch_size: B.
-    label_weights: as in `BatchBuilder`.
   """
 
   columns, groups = np.zeros(0, np.int32), ()
@@ -212,22 +200,17 @@ def make_pool(
   label_weights: np.ndarray | None,
 ) -> StaticPool | SampledPool | TablePool:
   """Builds the pool that `spec.labels` names."""
+  num_labels = len(labels.lengths)
   if spec.labels == "all":
-    return all_labels(labels, layout)
+    split = length_buckets.split_tightly(labels.lengths, layout.max_length)
+    columns = [layout.padded(members) for _, members in split]
+    groups = tuple(layout.group(labels, ids, width) for ids, (width, _) in zip(columns, split))
+    return StaticPool(length_buckets.device_major(columns, layout.num_shards), groups, num_labels)
   if spec.labels == "in_batch_table":
     return TablePool(truth, spec, batch_size, label_weights)
   if spec.labels == "table":
-    num_labels = len(labels.lengths)
     return StaticPool(layout.padded(np.arange(num_labels)), (), num_labels)
   return SampledPool(labels, truth, spec, batch_size, layout, label_weights)
-
-
-def all_labels(labels: TokenTable, layout: Layout) -> StaticPool:
-  """Builds a pool of all labels, in groups of one width each."""
-  split = length_buckets.split_tightly(labels.lengths, layout.max_length)
-  columns = [layout.padded(members) for _, members in split]
-  groups = tuple(layout.group(labels, ids, width) for ids, (width, _) in zip(columns, split))
-  return StaticPool(length_buckets.device_major(columns, layout.num_shards), groups, len(labels.lengths))
 
 
 def label_table(labels: TokenTable, layout: Layout) -> Tokens:

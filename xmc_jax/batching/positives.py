@@ -21,9 +21,6 @@ def num_sampled(settings: ml_collections.ConfigDict) -> int:
 
   Under SoftTop-k it is `num_positives`, but at least k: DEXML's released code samples min(k, |P|), eq. 6
   takes all (docs/formulas.md, "From rows to a batch").
-
-  Args:
-    settings: `config.method`.
   """
   if settings.loss != "soft_top_k" or not settings.num_positives:
     return settings.num_positives

@@ -77,28 +77,17 @@ def sample(
   marked = np.zeros(int(counts.sum()), bool)
   if not number or number >= counts.max(initial=0):
     return ~marked
-  places = (
-    _uniformly(counts, number, generator)
-    if sampling_weights is None
-    else _by_weight(counts, number, generator, sampling_weights)
-  )
-  marked[places] = True
+  if sampling_weights is None:
+    marked[_uniformly(counts, number, generator)] = True
+  else:
+    marked[_by_weight(counts, number, generator, sampling_weights)] = True
   return marked
 
 
 def sample_one(
   counts: np.ndarray, generator: np.random.Generator, sampling_weights: np.ndarray
 ) -> np.ndarray:
-  """Marks one entry of each non-empty row, like `sample` of 1 by weight, from one random number per row.
-
-  Args:
-    counts: `[n]` number of entries of each row.
-    generator: the random numbers.
-    sampling_weights: `[counts.sum()]` positive sampling weights.
-
-  Returns:
-    `[counts.sum()]` bool, True for the sampled entries.
-  """
+  """Marks one entry of each non-empty row, like `sample` of 1 by weight, from one random number per row."""
   marked, uniforms = np.zeros(len(sampling_weights), bool), generator.random(len(counts))
   begins, some = _starts(counts), counts > 0
   sums = np.concatenate([[0.0], np.cumsum(sampling_weights, dtype=np.float64)])
@@ -135,12 +124,7 @@ def _starts(counts: np.ndarray) -> np.ndarray:
 
 
 def common(rows: Ragged, num_values: int) -> np.ndarray:
-  """Returns `[n, n]` bool, which rows have an entry in common; a non-empty row has one with itself.
-
-  Args:
-    rows: rows of ids below `num_values`.
-    num_values: how many different ids there are.
-  """
+  """Returns `[n, n]` bool, which rows of ids have one in common; a non-empty row has one with itself."""
   ends = np.concatenate([[0], np.cumsum(rows.counts)])
   matrix = sp.csr_matrix((np.ones(len(rows.values), bool), rows.values, ends), (len(rows.counts), num_values))
   return (matrix @ matrix.T).toarray()

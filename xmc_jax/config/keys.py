@@ -95,6 +95,6 @@ def unused(switch: str, off: Any, **usual: Any) -> Check:
       key = f"method.{name}"
       if values[f"method.{switch}"] == off and values[key] != value:
         why = f"has no effect when method.{switch} = {off!r}"
-        yield f"{key} = {values[key]!r} {why}; set --config.{key}={shown(value)}"
+        yield f"{key} = {values[key]!r} {why}; set --config.{key}={shown(value)}, or another method.{switch}"
 
   return check

@@ -96,32 +96,18 @@ def dynamic_margin_from_positives(
   scores = jnp.where(counted, positive_scores, 0)
   far, behind, violators = (hardest.count_above(scores + gap) for gap in (maximum, minimum, -minimum))
   lead = hardest.highest - scores  # by how much the hardest negative leads
-  margins = _sum_of_margins(hardest, jax.lax.stop_gradient(lead), far, behind, violators, minimum, maximum)
+
+  def up_to(sums, counts):
+    return jnp.where(counts > 0, jnp.take_along_axis(sums, jnp.maximum(counts - 1, 0), axis=-1), 0)
+
+  # Σ ω m over the violators, where ω does not yet add up to 1: m is the largest margin for the first `far`,
+  # then up to `behind` as much as each leads by, and the smallest one for the rest; a constant for gradients.
+  of_far, of_behind, of_all = (up_to(hardest.weights, counts) for counts in (far, behind, violators))
+  leads = up_to(hardest.leads, behind) - up_to(hardest.leads, far)
+  leads += jax.lax.stop_gradient(lead) * (of_behind - of_far)
+  margins = maximum * of_far + leads + minimum * (of_all - of_behind)
   total = jnp.take_along_axis(hardest.weights, jnp.maximum(violators - 1, 0), axis=-1)
   violated = counted & (violators > 0)
   mean_margin = margins / jnp.where(violated, total, 1)
   loss = jnp.where(violated, lead + hardest.mean_of_first(violators) + mean_margin, 0)
   return jnp.where(counted, positive_weights, 0) * loss * jnp.where(weighted, 1, violators)
-
-
-def _sum_of_margins(
-  hardest: HardNegatives,
-  lead: Array,
-  far: Array,
-  behind: Array,
-  violators: Array,
-  minimum: float,
-  maximum: float,
-) -> Array:
-  """Computes Σ ω m over the violators of each positive, ω not yet scaled to add up to 1; m is a constant.
-
-  The margin m is the largest one for the first `far` violators, then up to `behind` as much as each leads by,
-  and the smallest one for the rest.
-  """
-
-  def up_to(sums, counts):
-    return jnp.where(counts > 0, jnp.take_along_axis(sums, jnp.maximum(counts - 1, 0), axis=-1), 0)
-
-  of_far, of_behind, of_all = (up_to(hardest.weights, counts) for counts in (far, behind, violators))
-  leads = up_to(hardest.leads, behind) - up_to(hardest.leads, far) + lead * (of_behind - of_far)
-  return maximum * of_far + leads + minimum * (of_all - of_behind)

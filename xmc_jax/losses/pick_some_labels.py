@@ -44,9 +44,7 @@ def pick_some_labels(
     docs/formulas.md, "Pick-some-labels".
   """
   scores, labels = jnp.asarray(scores), jnp.asarray(labels)
-  where = (
-    jnp.ones(scores.shape, bool) if where is None else jnp.broadcast_to(jnp.asarray(where), scores.shape)
-  )
+  where = jnp.broadcast_to(True if where is None else jnp.asarray(where), scores.shape)
   per_row = jax.vmap(lambda scores, labels, where: loss(scores, labels, where=where))(scores, labels, where)
   counts = jnp.any((labels > 0) & where, axis=1)
   return jnp.sum(jnp.where(counts, per_row, 0)) / jnp.maximum(jnp.sum(counts), 1)

@@ -11,12 +11,14 @@ import ml_collections
 
 from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import Key, declare
+from xmc_jax.config.keys import unused
 from xmc_jax.methods.components import dual_encoder, pool
 from xmc_jax.types import DatasetInfo, Method
 
 SETTINGS = declare(
   dual_encoder.SETTINGS,
   pool.HARD_NEGATIVES,
+  checks=(unused("labels", "all", num_fresh_negatives=0),),
   loss=Key(
     "decoupled_softmax",
     "the loss to minimise",

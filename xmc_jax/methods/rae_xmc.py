@@ -58,11 +58,8 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
       bias=of_keys,
     )
     sharing = jnp.sum(batch.shared & ~jnp.eye(len(batch.shared), dtype=bool), axis=1)
-    return (
-      mean_over_rows(per_row, batch),
-      {"points_sharing_a_label": mean_over_rows(sharing, batch)},
-      extra_state,
-    )
+    metrics = {"points_sharing_a_label": mean_over_rows(sharing, batch)}
+    return mean_over_rows(per_row, batch), metrics, extra_state
 
   def by_text(params, extra_state, tokens, ids):
     return encoder.embed(params, tokens)

@@ -74,9 +74,7 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   settings = config.method
   base = _BASES[settings.base].make(config, info)
   sides = tuple(graph_regularizer.weights(config, info))
-  pruned = {}
-  if settings.graph_pruning:
-    pruned = {KEPT + side: _pruning(side, config) for side in sides}
+  pruned = {KEPT + side: _pruning(side, config) for side in sides if settings.graph_pruning}
   add_shared = functools.partial(graph_edges.augmented, settings=settings)
   return base._replace(
     batch=base.batch._replace(graph_sides=sides),

@@ -7,8 +7,6 @@ label. Labels are ranked by [Φ_D(x) ⊕ n(Φ_C(x))] · [Φ_D(z_l) ⊕ n(Ψ_l)],
 DEPSL has no second half. docs/formulas.md, "UniDEC and DEPSL".
 """
 
-from collections.abc import Iterator, Mapping
-
 import jax
 import jax.numpy as jnp
 import ml_collections
@@ -19,18 +17,7 @@ from xmc_jax.distributed import sharding
 from xmc_jax.methods.components import embedding, label_priors, pool, refreshes, unidec_heads, unidec_loss
 from xmc_jax.methods.components.pool_losses import SCORES, products
 from xmc_jax.models import normalize
-from xmc_jax.types import BatchSpec, DatasetInfo, Method
-
-
-def _faults(values: Mapping) -> Iterator[str]:
-  labels = values["method.labels"]
-  size = values["method.pool_size"]
-  if size and labels != "in_batch":
-    yield (
-      f"method.pool_size = {size} has no effect when method.labels = {labels!r}; "
-      "set --config.method.pool_size=0, or --config.method.labels=in_batch"
-    )
-
+from xmc_jax.types import DatasetInfo, Method
 
 SETTINGS = declare(
   SCORES,
@@ -40,7 +27,7 @@ SETTINGS = declare(
   refreshes.CLUSTER_TIMES,
   label_priors.SETTINGS,
   checks=(
-    _faults,
+    unused("labels", "all", pool_size=0),
     unused("classifier_dim", 0, binary_weight=0.0, classifier_loss="same"),
     unused("encoder_weight", 1, binary_weight=0.0, classifier_loss="same"),
     unused("symmetric", False, encoder_query_weight=0.5, classifier_query_weight=0.5),
@@ -74,7 +61,8 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
   dim = settings.classifier_dim if settings.encoder_weight < 1 else 0
   heads = unidec_heads.build(config, info, dim)
   embed_points, embed_texts = embedding.embedders(config, info)
-  batch_spec = _batch(settings)
+  fills = settings.pool_size > 0 and not settings.num_hard_negatives  # then other positives do (Table 5)
+  batch_spec = refreshes.in_clusters(pool.batch_spec(settings, fill_pool=fills), settings)
   bias = label_priors.bias(config, info, batch_spec)
 
   def init(key):
@@ -126,9 +114,3 @@ def make(config: ml_collections.ConfigDict, info: DatasetInfo) -> Method:
     scorers={"encoder": by_text, "classifier": by_classifier},
   )
   return label_priors.in_ranking(unidec if dim else depsl, config, info)
-
-
-def _batch(settings: ml_collections.ConfigDict) -> BatchSpec:
-  """Samples β positives and η hard negatives a point; if η = 0, other positives fill the pool (Table 5)."""
-  fills = settings.pool_size > 0 and not settings.num_hard_negatives
-  return refreshes.in_clusters(pool.batch_spec(settings, fill_pool=fills), settings)

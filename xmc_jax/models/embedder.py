@@ -69,9 +69,6 @@ def build(
     vocab_size: the tokenizer's; needed by a table from scratch, checked against the table otherwise.
     special_ids: token ids that a bag leaves out of its mean.
 
-  Returns:
-    Embedder.
-
   Raises:
     ConfigError: a value that cannot work. UserError, DataError: the encoder is missing or cannot be used.
   """

@@ -203,11 +203,9 @@ class Encoder(nn.Module):
       ids = jnp.ravel(ids).at[places.cells].get(mode="clip")  # no token attends to unused places
     x = Embeddings(spec, self.dtype, name="embeddings")(ids, positions)
     x = dropout(x, self.dropout, keys[-1][0])
-    table = (
-      self.param("relative_bias", KERNEL_INIT, (spec.num_buckets, spec.num_heads))
-      if spec.num_buckets
-      else None
-    )
+    table = None
+    if spec.num_buckets:
+      table = self.param("relative_bias", KERNEL_INIT, (spec.num_buckets, spec.num_heads))
     bias = relative_bias(table, jnp.arange(mask.shape[1])[None], mask.shape[1])
     make_block = partial(nn.remat(Block) if self.remat else Block, spec, self.dtype, self.implementation)
     for i in range(spec.num_layers):

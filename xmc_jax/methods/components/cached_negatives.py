@@ -42,8 +42,7 @@ def extend(
 
   Args:
     cache: `[L', D]`.
-    queries: `[B, D]`.
-    labels: `[S, D]` embeddings of the pool's labels, in the order of `batch.columns`.
+    queries, labels: `[B, D]` and `[S, D]` embeddings of the batch's points and its pool's labels.
     batch: its `positives` and `excluded` are label ids.
     number: m, how many labels join, at most L.
     info: of the data.

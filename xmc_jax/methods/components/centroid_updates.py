@@ -29,25 +29,19 @@ NAME = "centroids"
 
 
 def _faults(values: Mapping) -> Iterator[str]:
-  kind = values["method.centroids"]
-  if values["method.exact_centroids"] and kind in ("none", "exact"):
+  if values["method.leave_batch_out"] and values["method.centroids"] == "frozen":
     yield (
-      f"method.exact_centroids = True has no effect when method.centroids = {kind!r}; "
-      "set --config.method.exact_centroids=False"
-    )
-  if values["method.leave_batch_out"] and kind in ("none", "frozen"):
-    why = "has no effect" if kind == "none" else "cannot take points out as the encoder embedded them once"
-    yield (
-      f"method.leave_batch_out = True {why} when method.centroids = {kind!r}; "
-      "set --config.method.leave_batch_out=False, or --config.method.centroids=exact"
+      "method.leave_batch_out = True cannot take points out as the encoder embedded them once when "
+      "method.centroids = 'frozen'; set --config.method.centroids=exact"
     )
 
 
 SETTINGS = declare(
   checks=(
     _faults,
+    unused("centroids", "none", exact_centroids=False, leave_batch_out=False),
     unused("centroids", "frozen", centroid_momentum=0.95),
-    unused("centroids", "exact", centroid_momentum=0.95),
+    unused("centroids", "exact", centroid_momentum=0.95, exact_centroids=False),
   ),
   centroids=Key(
     "none",
@@ -69,9 +63,7 @@ def init_state(info: DatasetInfo, width: int) -> dict[str, Array]:
 def refreshes(settings: ml_collections.ConfigDict) -> Mapping[str, Refresh]:
   """Returns the refresh that computes centroids: once, at the start; exact ones before each epoch.
 
-  Args:
-    settings: `config.method`; `centroids` and `leave_batch_out` are used. A point can be taken out of a mean
-      only if the mean is not scaled.
+  With `leave_batch_out` they are not scaled: a point can only be taken out of a plain mean.
   """
   exact = settings.centroids == "exact"
 
@@ -127,13 +119,7 @@ def without_batch(
   centroids are means of the points as embedded before the epoch. A running mean has other weights than
   1 / n_p, so that the batch is taken out only in part.
 
-  Args:
-    extra_state: holds the centroids.
-    queries: `[B, D]` embeddings h; no gradient goes through them.
-    texts: `[S, D]` embeddings of the pool's labels; no gradient goes through them.
-    batch: which points sampled and carry which labels.
-    settings: `config.method`; `num_positives` and `triplet_positives` are used.
-    info: of the data.
+  No gradient goes through the embeddings h of points, `queries` `[B, D]`, and `texts` `[S, D]` of labels.
   """
   summed, compared = _summed(queries, batch, triplet_pairs.points_of_labels(settings, batch))
   counts = jnp.asarray(info.label_counts, jnp.float32)[jnp.maximum(batch.columns, 0)]
@@ -147,12 +133,8 @@ def updated(
 ) -> RowUpdate:
   r"""Returns the pool's centroids after a step: :math:`c_p \gets \alpha c_p + (1 - \alpha) \bar{h}_p`.
 
-  Args:
-    extra_state: holds the centroids before the step.
-    queries: `[B, D]` embeddings h of the batch's points; no gradient goes through them.
-    batch: :math:`\bar{h}_p` is the mean over the points for which label p was sampled. Others do not change.
-    settings: `config.method`; `centroid_momentum` (α) and `num_positives` are used.
-    info: of the data.
+  :math:`\bar{h}_p` is the mean over the points for which label p was sampled; no gradient goes through their
+  embeddings, `queries` `[B, D]`. Labels that no point sampled do not change.
   """
   summed, counts = _summed(queries, batch, sampled_positives(batch, settings.num_positives))
   means = summed / jnp.maximum(counts, 1)[:, None]
@@ -165,10 +147,7 @@ def updated(
 def _summed(queries: Array, batch: Batch, pairs: tuple[Array, Array]) -> tuple[Array, Array]:
   """Returns `(sums [S, D], counts [S])` of the queries paired with each column; stops their gradient.
 
-  Args:
-    queries: `[B, D]`.
-    batch: its pool is used.
-    pairs: `(columns [B, n], weights [B, n])`; weight 0 is no pair.
+  `pairs` are `(columns [B, n], weights [B, n])`; weight 0 is no pair.
   """
   columns, weights = pairs
   columns = jnp.where(weights > 0, columns, len(batch.columns))

@@ -35,9 +35,7 @@ def embedders(
 ) -> tuple[Callable[..., Array], Callable[..., Array]]:
   """Returns `(points, texts)`, each `(embed, params, groups, key) -> [n, D]`, with the gradient cache.
 
-  Args:
-    config: `config.method` gives the chunks, and whether labels are embedded with dropout.
-    info: of the data; points are split over the mesh's 'data' axis, texts over all its devices.
+  Points are split over the mesh's 'data' axis, texts over all its devices.
   """
   settings = config.method
 

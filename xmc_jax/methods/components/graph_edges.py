@@ -40,12 +40,7 @@ def load(
 ) -> dict[str, GraphEdges]:
   """Loads sides of metadata graphs; runs their random walks if no earlier command did.
 
-  Args:
-    names: names of the sides.
-    dataset: the data that have the graphs.
-    points: `[N]` the run's training rows, as row numbers of all training data.
-    config: uses `walk_*`, `anchor_sampling` and `random_edges` of `config.method`, and the seed.
-    workdir: the run's folder.
+  `points` `[N]` are the run's training rows, as row numbers of all training data.
   """
   found = {}
   for name in names:
@@ -152,15 +147,23 @@ def _walked(
   edges: sp.csr_matrix, name: str, config: ml_collections.ConfigDict, folder: pathlib.Path
 ) -> tuple[sp.csr_matrix, np.ndarray | None]:
   """Returns `(edges, weights)`: CSR `[N, A]` bool with edges of walks; sampling weights, None if uniform."""
-  by_visits = config.method.anchor_sampling == "visits"
-  digest, parts = (
-    _digest(edges, name, config),
-    ("indptr", "indices", *(["odds"] if by_visits else [])),
-  )
+  settings = config.method
+  by_visits = settings.anchor_sampling == "visits"
+  digest = _digest(edges, name, config)
+  parts = ("indptr", "indices", *(["odds"] if by_visits else []))
   paths = [folder / f"{name}.{digest}.{part}.npy" for part in parts]
   with runtime.main_process_first(f"walks of {name}"):
     if not all(path.exists() for path in paths):
-      walked = _walk(edges, name, config)
+      walk = refresh.with_visits if by_visits else refresh.with_walks
+      with contextlib.closing(Progress(f"walks of {name}", edges.shape[1], unit="anchor")) as bar:
+        walked = walk(
+          edges,
+          num_hops=settings.walk_hops,
+          restart=settings.walk_restart,
+          num_kept=settings.walk_kept,
+          seed=_seed(name, config),
+          progress=bar.update,
+        )
       folder.mkdir(parents=True, exist_ok=True)
       for path, array in zip(paths, (walked.indptr, walked.indices, walked.data)):
         npy.write(path, array)
@@ -187,20 +190,6 @@ def _seed(name: str, config: ml_collections.ConfigDict) -> int:
   return zlib.crc32(f"{name} {config.train.seed}".encode())
 
 
-def _walk(edges: sp.csr_matrix, name: str, config: ml_collections.ConfigDict) -> sp.csr_matrix:
-  settings = config.method
-  walk = refresh.with_visits if settings.anchor_sampling == "visits" else refresh.with_walks
-  with contextlib.closing(Progress(f"walks of {name}", edges.shape[1], unit="anchor")) as bar:
-    return walk(
-      edges,
-      num_hops=settings.walk_hops,
-      restart=settings.walk_restart,
-      num_kept=settings.walk_kept,
-      seed=_seed(name, config),
-      progress=bar.update,
-    )
-
-
 def augmented(
   truth: sp.csr_matrix, dataset: data.Dataset, points: np.ndarray, settings: ml_collections.ConfigDict
 ) -> sp.csr_matrix:
@@ -210,18 +199,11 @@ def augmented(
   In addition, a block takes some 500 MB, and each edge 8 bytes. A point with more paths to labels than fit
   into a block is a block of its own.
 
-  Args:
-    truth: CSR `[N, L]`.
-    dataset: the data that have the graphs; a graph with only one side adds nothing.
-    points: `[N]` the run's training rows, as row numbers of all training data.
-    settings: `config.method`; `graphs` names the graphs, () is all of them. At most `max_augmented_pairs`
-      pairs are added.
-
-  Returns:
-    CSR `[N, L]` float32, 1 for added labels.
+  `points` `[N]` are the run's training rows, as row numbers of all training data. The result is float32, 1
+  for added labels. A graph with only one side adds nothing.
 
   Raises:
-    ConfigError: more pairs would be added; stops as soon as the limit is passed.
+    ConfigError: more than `max_augmented_pairs` would be added; stops as soon as the limit is passed.
   """
   added = 0
   for name in settings.graphs or dataset.graphs:

@@ -144,10 +144,9 @@ def add_up(
   over the different labels that they sampled; a row without an edge counts as 0.
 
   Args:
-    config: `config.method` is used, `margin*` and `weight_temperature` for R.
+    config: `margin*` and `weight_temperature` of `config.method` are used for R.
     info: of the data.
-    queries: `[B, D]` embeddings of the batch's points.
-    labels: `[S, D]` of its pool.
+    queries, labels: `[B, D]` and `[S, D]` embeddings of the batch's points and of its pool.
     anchors: by side `[S', D]`.
     batch: its `sampled_anchors` are the links.
   """

@@ -106,12 +106,10 @@ def refreshes(config: ml_collections.ConfigDict, info: DatasetInfo) -> Mapping[s
       return None
     head = head_labels(settings, info)
     rest = np.setdiff1d(np.arange(info.num_labels), head)
-    found = np.empty(info.num_labels, np.int32)
+    found = np.full(info.num_labels, -1, np.int32)
     found[head] = settings.num_label_clusters + np.arange(len(head))
     if settings.num_label_clusters and len(rest):
       found[rest] = _of_rest(config, snapshot, rest)
-    else:
-      found[rest] = -1
     return renumbered(found, before, rest) if np.any(before[rest] >= 0) else found
 
   every = settings.label_clusters_every_epochs
@@ -137,11 +135,8 @@ def renumbered(new: np.ndarray, old: np.ndarray, rows: np.ndarray) -> np.ndarray
   """Gives each new cluster the number of the old one that it shares the most labels with.
 
   So an auxiliary vector stays with most of its labels. Pairs of clusters are matched greedily, largest
-  overlap first; clusters without a match take the numbers that are left.
-
-  Args:
-    new, old: `[L]` cluster of each label.
-    rows: the labels that count; the others stay as they are in `new`.
+  overlap first; clusters without a match take the numbers that are left. Labels that are not in `rows` stay
+  as they are in `new` `[L]`.
   """
   pairs, overlap = np.unique(np.stack([new[rows], old[rows]]), axis=1, return_counts=True)
   number_of, taken = {}, set()

@@ -13,21 +13,11 @@ import numpy as np
 
 from xmc_jax.batching.builder import num_clusters
 from xmc_jax.config import Key, declare
+from xmc_jax.config.keys import unused
 from xmc_jax.types import Array, BatchSpec, DatasetInfo, Method
-
-MARGINS = ("margin", "dynamic_margin")  # losses of cosines, which have no temperature
 
 
 def _faults(values: Mapping) -> Iterator[str]:
-  labels, loss = values["method.labels"], values["method.loss"]
-  for key, off in (("method.log_prior", 0), ("method.log_q", False)):
-    if values.get(key) and loss in MARGINS:
-      yield f"{key} = {values[key]} has no effect on method.loss = {loss!r}; set --config.{key}={off}"
-  if values["method.log_q"] and labels != "in_batch":
-    yield (
-      f"method.log_q = True has no effect when method.labels = {labels!r}: every label is in the pool; set "
-      "--config.method.log_q=False, or --config.method.labels=in_batch"
-    )
   for key, uniform in (
     ("train.relevance_weights", False),
     ("method.positive_sampling", "uniform"),
@@ -42,11 +32,12 @@ def _faults(values: Mapping) -> Iterator[str]:
 
 
 LOG_Q = declare(
-  checks=(_faults,),
+  checks=(_faults, unused("loss", "margin", log_q=False), unused("labels", "all", log_q=False)),
   log_q=Key(False, "True: subtract the log of the probability that a label is in the pool from its scores"),
 )
 SETTINGS = declare(
   LOG_Q,
+  checks=(unused("loss", "margin", log_prior=0.0),),
   log_prior=Key(
     0.0, "weight of log(1 + training points of a label) in its score, in training and in ranking"
   ),

@@ -58,13 +58,7 @@ class Prototypes(NamedTuple):
 
 
 def build(config: ml_collections.ConfigDict, info: DatasetInfo, width: int) -> Prototypes:
-  """Builds the label side; without `num_label_clusters`, or `centroids`, prototypes are made without these.
-
-  Args:
-    config: of the run.
-    info: of the data.
-    width: D.
-  """
+  """Builds the label side of width D; without `num_label_clusters`, or `centroids`, it has none of these."""
   settings = config.method
   num_clusters, centroids = label_clusters.number(settings, info), settings.centroids != "none"
   network = models.PrototypeNetwork(

@@ -6,26 +6,8 @@ from typing import Any
 import ml_collections
 
 from xmc_jax.config import Key, declare
+from xmc_jax.config.keys import unused
 from xmc_jax.types import BatchSpec
-
-
-def _positive_faults(values: Mapping) -> Iterator[str]:
-  sampling = values["method.positive_sampling"]
-  if sampling != "uniform" and not values["method.num_positives"]:
-    yield (
-      f"method.positive_sampling = {sampling!r} has no effect when method.num_positives = 0: all are taken; "
-      "set --config.method.num_positives=1"
-    )
-
-
-def _negative_faults(values: Mapping) -> Iterator[str]:
-  labels = values["method.labels"]
-  for key in (f"method.num_{kind}_negatives" for kind in ("random", "hard", "fresh")):
-    if values.get(key) and labels != "in_batch":
-      yield (
-        f"{key} = {values[key]} has no effect when method.labels = {labels!r}; "
-        f"set --config.{key}=0, or --config.method.labels=in_batch"
-      )
 
 
 def _shortlist_faults(values: Mapping) -> Iterator[str]:
@@ -41,7 +23,7 @@ IN_BATCH = Key(
   "in_batch", "the labels of a step: the batch's sampled positives and added negatives", choices=("in_batch",)
 )
 POSITIVES = declare(
-  checks=(_positive_faults,),
+  checks=(unused("num_positives", 0, positive_sampling="uniform"),),
   num_positives=Key(1, "positives sampled per point and step; 0 takes all of them"),
   positive_sampling=Key(
     "uniform",
@@ -51,11 +33,11 @@ POSITIVES = declare(
 )
 SETTINGS = declare(
   POSITIVES,
-  checks=(_negative_faults,),
+  checks=(unused("labels", "all", num_random_negatives=0),),
   num_random_negatives=Key(0, "labels added to an in-batch pool, sampled uniformly"),
 )
 HARD_NEGATIVES = declare(
-  checks=(_negative_faults, _shortlist_faults),
+  checks=(unused("labels", "all", num_hard_negatives=0), _shortlist_faults),
   num_hard_negatives=Key(0, "labels added to an in-batch pool, sampled per point from its shortlist"),
   shortlist_size=Key(100, "nearest labels of each training point, true ones left out", least=1),
   shortlist_backend=Key(
@@ -71,10 +53,5 @@ _FIELDS = ("labels", *SETTINGS.keys, "num_hard_negatives", "num_fresh_negatives"
 
 
 def batch_spec(settings: ml_collections.ConfigDict, **more: Any) -> BatchSpec:
-  """Returns how batches are built.
-
-  Args:
-    settings: `config.method`; those of the pool's settings that it has are used.
-    more: other fields of BatchSpec; they override the settings.
-  """
+  """Returns how batches are built, by the pool's settings that a method has; `more` overrides them."""
   return BatchSpec(**{name: settings[name] for name in _FIELDS if name in settings} | more)

@@ -15,15 +15,16 @@ from xmc_jax import ops
 from xmc_jax.batching.positives import num_sampled
 from xmc_jax.config import Key, declare
 from xmc_jax.losses.margin import margin_from_positives
-from xmc_jax.methods.components.label_priors import MARGINS
 from xmc_jax.ops import precision
 from xmc_jax.types import Array, Batch, DatasetInfo
+
+_MARGINS = ("margin", "dynamic_margin")  # losses of cosines, which have no temperature
 
 
 def _temperature_faults(values: Mapping) -> Iterator[str]:
   """Yields faults: unit vectors need a small τ, raw products one near 1; a bag's short means take any."""
   unit, temperature = values["encoder.normalize"], values["method.temperature"]
-  if values["method.allow_any_temperature"] or values["method.loss"] in MARGINS:
+  if values["method.allow_any_temperature"] or values["method.loss"] in _MARGINS:
     return
   override = "or --config.method.allow_any_temperature=True if you mean it"
   if unit and temperature > 0.5:
@@ -40,7 +41,7 @@ def _temperature_faults(values: Mapping) -> Iterator[str]:
 
 def cosine_faults(values: Mapping) -> Iterator[str]:
   """Yields a fault if the loss compares cosines and embeddings are not of length 1."""
-  if values["method.loss"] in MARGINS and not values["encoder.normalize"]:
+  if values["method.loss"] in _MARGINS and not values["encoder.normalize"]:
     yield (
       f"method.loss = {values['method.loss']!r} compares cosines, and encoder.normalize = False; "
       "set --config.encoder.normalize=True"
@@ -157,8 +158,7 @@ def pool_loss(
   pushed below the threshold. Binary cross-entropy takes all positives, sampled or not.
 
   Args:
-    config: `config.method` is used.
-    info: of the data.
+    config, info: of the run, and of its data.
     loss: 'margin', or a kind of `ops.streaming_loss`, which gets `options`. 'margin' has one option,
       `num_positives`: how many of a row's lowest-scoring positives count, at most.
     queries, labels: embeddings; for 'margin' of length 1.

@@ -72,15 +72,9 @@ def total(
   batch: Batch,
   key: Array,
 ) -> tuple[Array, dict[str, Array]]:
-  """Returns `(loss, its parts)`; does not compute parts of weight 0.
+  """Returns `(loss, its parts)` of queries `[B, D]`, and of the pool's texts and prototypes `[S, D]`.
 
-  Args:
-    config: `config.method` is used.
-    info: of the data.
-    queries: `[B, D]`.
-    texts, prototypes: `[S, D]`, in the order of `batch.columns`.
-    batch: says which columns are the positives of each row.
-    key: for the samples of `config.method.triplet_positives = 'released'`.
+  Parts of weight 0 are not computed. The key is for the samples of `triplet_positives = 'released'`.
   """
   settings = config.method
   weights = {

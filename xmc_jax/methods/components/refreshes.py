@@ -42,12 +42,7 @@ CLUSTERS = declare(
 
 
 def shortlists(config: ml_collections.ConfigDict, columns: slice = slice(None)) -> Mapping[str, Refresh]:
-  """Returns the refresh for hard negatives: each point's nearest labels but its own; {} if there are none.
-
-  Args:
-    config: `config.method.shortlist*` are used.
-    columns: of the embeddings; only these are compared.
-  """
+  """Returns the refresh for hard negatives: each point's nearest labels but its own, by some columns."""
   settings = config.method
   if not settings.get("num_hard_negatives"):
     return {}
@@ -73,11 +68,9 @@ def shortlists(config: ml_collections.ConfigDict, columns: slice = slice(None)) 
 
 
 def clusters(config: ml_collections.ConfigDict, columns: slice = slice(None)) -> Mapping[str, Refresh]:
-  """Returns the refresh for NGAME's batches: balanced clusters of the points (Dahiya et al., WSDM 2023).
+  """Returns the refresh for NGAME's batches: balanced clusters of the points, by some of their columns.
 
-  Args:
-    config: without a `config.method.cluster_size`, or with 0, there are as many clusters as batches.
-    columns: of the embeddings; only these are compared.
+  Without a `config.method.cluster_size`, or with 0, there are as many clusters as batches.
   """
   settings = config.method
 

@@ -43,13 +43,7 @@ class Pairs(NamedTuple):
 
 
 def of_batch(settings: ml_collections.ConfigDict, batch: Batch, key: Array) -> Pairs:
-  """Returns the pairs that `settings.triplet_positives` selects.
-
-  Args:
-    settings: `config.method`; `triplet_positives` and `num_positives` are used.
-    batch: of points and their pool.
-    key: for the samples of 'released'; not used by 'sampled'.
-  """
+  """Returns the pairs that `settings.triplet_positives` selects; 'sampled' does not use the key."""
   known = jnp.concatenate([batch.positives, batch.excluded], axis=1)
   of_labels = points_of_labels(settings, batch)
   if settings.triplet_positives == "sampled":
@@ -62,10 +56,6 @@ def points_of_labels(settings: ml_collections.ConfigDict, batch: Batch) -> tuple
   """Returns the pairs of points and labels that a step may compare: `(columns [B, n], weights [B, n])`.
 
   A point is compared with the labels that were sampled for it, or as released with all of its labels.
-
-  Args:
-    settings: `config.method`; `triplet_positives` and `num_positives` are used.
-    batch: of points and their pool.
   """
   if settings.triplet_positives == "sampled":
     return sampled_positives(batch, settings.num_positives)

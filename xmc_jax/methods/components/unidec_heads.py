@@ -35,12 +35,9 @@ class TwoHeads(NamedTuple):
 
 
 def build(config: ml_collections.ConfigDict, info: DatasetInfo, classifier_dim: int) -> TwoHeads:
-  """Builds the heads that `config.encoder` describes.
+  """Builds the heads that `config.encoder` describes; both have its `embedding_dropout`.
 
-  Args:
-    config: `config.encoder.projection_dim` is D, 0 for no layer and no tanh; both have `embedding_dropout`.
-    info: of the data.
-    classifier_dim: D'; 0 is no second head.
+  Its `projection_dim` is D, 0 for no layer and no tanh; `classifier_dim` is D', 0 for no second head.
   """
   settings = config.encoder
   bare = {"projection_dim": 0, "projection_tanh": False, "embedding_dropout": 0.0, "normalize": False}
