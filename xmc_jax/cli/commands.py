@@ -86,14 +86,8 @@ def test(
 ) -> dict[str, float]:
   """Runs `--mode=evaluate`: writes the test table of a run, from its folder alone.
 
-  Args:
-    workdir: the run's folder.
-    destination: a file for the test rows' labels in words, as JSON lines; '' writes none.
-    scores: 'hybrid', 'fused', one of the method's scorers, or a source; '' is the run's own.
-    backend: what searches the labels; '' is the run's own.
-    checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
-    source: other labelled data to test on, in any layout; '' is the run's own test rows.
-    reading: keys of `config.data` that read `source`; the others are the run's own.
+  Takes the flags of the same names; `destination` is --output, `source` --input, and `reading` are keys of
+  `config.data` that read it: the others are the run's own.
   """
   path = pathlib.Path(source).expanduser()
   formats.refuse_missing(path, "--input")
@@ -152,12 +146,8 @@ def learn(
 ) -> None:
   """Runs `--mode=learn`: remembers labelled texts in a run's folder, or forgets some.
 
-  Args:
-    workdir: the run's folder.
-    source: the texts, in any layout; '' forgets.
-    reading: keys of `config.data` that read `source`; the others are the run's own.
-    unlearn: the numbers of what is forgotten; () is what was learnt last.
-    new_labels: add labels that the run lacks, instead of refusing them.
+  Takes the flags of the same names, and `source` and `reading` as `test`; without `source` and `unlearn`,
+  what was learnt last is forgotten.
   """
   path = pathlib.Path(source).expanduser()
   if source:
@@ -200,11 +190,7 @@ def _texts(count: int) -> str:
 def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:
   """Runs `--mode=export`: exports a run for other tools, or adds new labels to an exported folder.
 
-  Args:
-    workdir: the run's folder.
-    destination: the exported folder; '' is `export` in the run's folder.
-    added: a file of labels to add to the exported folder, as `Model.load` takes; '' exports the run.
-    scores: what labels are ranked by; '' is the run's own.
+  Takes the flags of the same names; `destination` is --output, `added` --add_labels.
   """
   from xmc_jax import export as exports
   from xmc_jax.runs import label_functions
