@@ -150,16 +150,6 @@ def test_later_lines_and_a_line_cut_short_are_dropped(cut, tmp_path):
   assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_a_kill_while_lines_are_dropped_loses_nothing(tmp_path, monkeypatch):
-  voice = MetricWriter(tmp_path)
-  for step in (1, 2, 3):
-    voice.scalars(step, {})
-  monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-  with pytest.raises(KeyboardInterrupt):
-    MetricWriter(tmp_path).resume(2, {})
-  assert _steps(tmp_path) == [1, 2, 3]
-
-
 def _written(folder, *steps) -> MetricWriter:
   """A writer that has written a loss for each of the steps, and is closed."""
   voice = MetricWriter(folder)
