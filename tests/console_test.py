@@ -20,15 +20,8 @@ from xmc_jax.runs.metric_writer import MetricWriter
 @pytest.fixture
 def clock(monkeypatch):
   """A clock that stands still until it is moved."""
-
-  class Clock:
-    now = 100.0
-
-    def __call__(self):
-      return self.now
-
-  clock = Clock()
-  monkeypatch.setattr(time, "perf_counter", clock)
+  clock = types.SimpleNamespace(now=100.0)
+  monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
   return clock
 
 
