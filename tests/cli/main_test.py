@@ -326,14 +326,13 @@ def test_damaged_run_folders(command, copied, mode, name, text, words):
   assert words in command(f"--mode={mode}", f"--workdir={copied}").line()
 
 
-@pytest.mark.parametrize("mode", ["evaluate", "predict"])
-def test_use_before_training(command, begin, folder, tmp_path, mode):
-  workdir = f"--workdir={tmp_path / 'run'}"
-  assert "no such file" in command(f"--mode={mode}", workdir).line()
+def test_use_before_training(command, begin, folder, tmp_path):
+  use = f"--workdir={tmp_path / 'run'}", "--mode=predict"
+  assert "no such file" in command(*use).line()
   (tmp_path / "run").mkdir()
-  assert "is not the folder of a run" in command(f"--mode={mode}", workdir).line()
-  begin(*training(folder), workdir)
-  assert "run --mode=train with this --workdir first" in command(f"--mode={mode}", workdir).line()
+  assert "is not the folder of a run" in command(*use).line()
+  begin(*training(folder), use[0])
+  assert "run --mode=train with this --workdir first" in command(*use).line()
 
 
 def test_damaged_checkpoints(command, copied):
@@ -438,8 +437,9 @@ def test_prediction_of_documents_above_a_threshold(command, trained, tmp_path):
   assert "include: 'nothing' is the key of no label" in command(*use, "--include=nothing").line()
   line = command(*use, "--threshold=50").line()
   assert line == "error: --threshold=50: scores are probabilities; set 0 to 1"
-  serve = ("--mode=serve", f"--workdir={trained}", "--scores=hybrid", "--port=0", "--threshold=50")
-  assert command(*serve).line() == line
+  serve = ("--mode=serve", f"--workdir={trained}", "--scores=hybrid", "--port=0")
+  assert command(*serve, "--threshold=50").line() == line
+  assert command(*serve, "--k=61").line() == "error: k = 61: there are 60 labels; set 1 to 60"
 
 
 def test_texts_longer_than_what_is_read_are_counted(command, trained, tmp_path):
@@ -472,13 +472,6 @@ def test_labels_are_added_as_the_runs_own_were_read(command, copied, tmp_path):
   assert command(*use, "--k=63", "--threshold=0.1").code == 0
   model = Model.load(copied, add_labels={"z": "zebra crossing", "l3": "known"}, warm=False)
   assert list(model.keys[60:]) == ["z"] and model.labels[60] == "zebra crossing"
-
-
-def test_too_many_labels_are_refused_before_the_run_is_opened(command, trained, monkeypatch):
-  monkeypatch.setattr(Model, "load", None)
-  for mode in ("predict", "serve"):
-    ended = command(f"--mode={mode}", f"--workdir={trained}", "--k=61", *["--port=0"] * (mode == "serve"))
-    assert ended.line() == "error: k = 61: there are 60 labels; set 1 to 60"
 
 
 def test_a_file_is_read_by_settings_of_its_own(command, trained, tmp_path):
