@@ -38,17 +38,14 @@ runpy.run_module("xmc_jax.main", run_name="__main__", alter_sys=True)
 """
 
 
-def settings(**overrides) -> list[str]:
-  return [f"--config.{key}={value}" for key, value in overrides.items()]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   return tiny_runs.write_data(tmp_path_factory.mktemp("raw") / "tiny")
 
 
 def training(folder, **overrides) -> list[str]:
-  return [DEXML, *settings(**(TINY | {"data.path": folder} | overrides))]
+  settings = TINY | {"data.path": folder} | overrides
+  return [DEXML, *(f"--config.{key}={value}" for key, value in settings.items())]
 
 
 class Ended(NamedTuple):
