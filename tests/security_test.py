@@ -146,7 +146,11 @@ def test_no_array_beside_a_run_is_unpickled(tmp_path, witness):
     Tree.load(tmp_path / "fusion.npz")
 
 
-def test_no_matrix_of_raw_data_is_unpickled(tmp_path, witness):
+def test_no_raw_file_is_unpickled(tmp_path, witness):
+  for name in ("train.parquet", "train.csv", "train.jsonl"):
+    (tmp_path / name).write_bytes(pickle.dumps(Trap(witness)))
+    with pytest.raises(DataError):
+      data.load(tmp_path / name, cache_dir=tmp_path / "cache")
   raw = tiny_runs.write_graphs(tiny_runs.write_data(tmp_path / "raw"))
   (raw / "words_trn_X_Y.txt").unlink()
   whole = {
@@ -158,6 +162,19 @@ def test_no_matrix_of_raw_data_is_unpickled(tmp_path, witness):
   np.savez(raw / "words_trn_X_Y.npz", **whole)
   with pytest.raises(DataError, match="words_trn_X_Y"):
     data.load(raw, cache_dir=tmp_path / "cache")
+
+
+def test_no_file_of_an_encoder_is_unpickled(tmp_path, witness):
+  whole = tiny_runs.tiny_bert(tmp_path / "bert")
+  for name in ("config.json", "model.safetensors", "pytorch_model.bin", "modules.json", "tokenizer.json"):
+    folder = shutil.copytree(whole, tmp_path / "spoilt")
+    if name == "pytorch_model.bin":
+      (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(pickle.dumps(Trap(witness)))
+    with pytest.raises(UserError):
+      load_pretrained(str(folder))
+      data.load_tokenizer(folder)
+    shutil.rmtree(folder)
 
 
 def test_checkpoints_are_read_without_pickle(trained, monkeypatch):

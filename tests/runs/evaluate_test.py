@@ -211,6 +211,9 @@ def test_an_index_ranks_by_the_whole_and_by_each_half(view, tmp_path, builds):
   labels = run.embedder.labels(None, None, view if view != "fused" else "")
   exclude = sp.csr_matrix(np.random.default_rng(1).random((120, 1500)) < 0.01)
   rank = Trained(run, None, None).ranker(view)
+  few = rank(Queries(queries[:3], [""] * 3), 5)
+  np.testing.assert_array_equal(few.ids, search(queries[:3], labels, 5).ids)
+  assert not builds
   for k, left_out in ((5, None), (100, exclude), (5, exclude)):
     found = rank(Queries(queries, [""] * len(queries)), k, exclude=left_out)
     exact = search(queries, labels, k, exclude=left_out)

@@ -60,22 +60,36 @@ def assert_same_files(one: pathlib.Path, other: pathlib.Path):
 # --- kills ---
 
 
+KILLS = (
+  (npy, "write"),
+  (pathlib.Path, "replace", lambda _, path: pathlib.Path(path).name == "memory.npy"),
+  (ranking, "fit_model"),
+  (hybrid_model, "_fitted_models", 3),
+  (hybrid_model.HybridModel, "save"),
+)
+
+
 @pytest.mark.slow
 def test_a_run_killed_while_it_is_fitted_ends_like_one_never_stopped(data, workdir, tmp_path):
-  for kill in (
-    (npy, "write"),
-    (pathlib.Path, "replace", lambda _, path: pathlib.Path(path).name == "memory.npy"),
-    (ranking, "fit_model"),
-    (hybrid_model, "_fitted_models", 3),
-    (hybrid_model.HybridModel, "save"),
-    (evaluate, "rank_test"),
-  ):
+  for kill in (*KILLS, (evaluate, "rank_test")):
     with killed(*kill):
       train(data, tmp_path / "killed")
     assert not (tmp_path / "killed" / "report").exists(), kill
   train(data, tmp_path / "killed")
   assert_same_runs(workdir, tmp_path / "killed")
   assert_same_files(workdir, tmp_path / "killed")
+
+
+@pytest.mark.slow
+def test_a_command_killed_while_it_fits_leaves_nothing_half_done(copied, workdir):
+  """Prediction makes what is missing; killed, the next one does."""
+  for kill in KILLS:
+    for name in MADE:
+      (copied / name).unlink()
+    with killed(*kill):
+      predicted(copied)
+    assert_same(predicted(copied), predicted(workdir))
+    assert_same_files(copied, workdir)
 
 
 # --- training that goes on ---
