@@ -47,21 +47,20 @@ def _scores(run, params, extra_state, weight):
   return queries.astype(float) @ labels.T.astype(float) / 0.05 + weight * frequency
 
 
-@pytest.mark.parametrize("added", [[], ["barn kelt", "new"]])
 @pytest.mark.parametrize(
   "prior, weight, method",
   [(0.0, 0.0, {}), (0.0, 0.5, {}), (0.0, 2.0, {}), (1.0, 0.0, {}), (1.0, -0.5, {}), (1.0, -0.5, _DEXA)],
 )
-def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, method, added, graph_data, tmp_path):
+def test_an_encoder_ranks_by_cosines_and_frequency(prior, weight, method, graph_data, tmp_path):
   weights = {"method.log_prior": prior, "eval.log_frequency": weight}
   run = tiny_runs.open_run(graph_data, tmp_path / "run", **_UNIT, **weights, **method)
   params, extra_state = run.initial_parameters()
-  run = run.with_labels(added)
-  expected = _scores(run, params, extra_state, prior + weight)
   queries = run.embedder.queries(params, extra_state, run.dataset.test.tokens)
-  for scores in ("fused", "encoder"):
-    rank = Trained(run, params, extra_state).ranker(scores)
-    found = rank(Queries(queries, run.dataset.test.texts), run.dataset.num_labels)
+  of_both = itertools.product((run, run.with_labels(["barn kelt", "new"])), ("fused", "encoder"))
+  for ranked, scores in of_both:
+    expected = _scores(ranked, params, extra_state, prior + weight)
+    rank = Trained(ranked, params, extra_state).ranker(scores)
+    found = rank(Queries(queries, run.dataset.test.texts), ranked.dataset.num_labels)
     np.testing.assert_allclose(found.scores / 0.05, np.take_along_axis(expected, found.ids, 1), atol=1e-3)
     assert np.all(np.diff(found.scores, axis=1) <= 1e-6)
 

@@ -117,6 +117,10 @@ def test_new_labels_are_found_by_their_texts_and_by_their_first_example(workdir)
     assert ids[ids >= 0].tolist() == [60, 7]
   assert answers(again) == answers(model)
   model.learn(["other"], [["zorn blick"]])  # which is known from now on
+  with pytest.raises(UserError, match="labels that the run lacks: 2, such as ' ', 'b'; nothing was learnt"):
+    model.learn(["a"], [["zorn", " ", "b"]], {"zorn": "zorn"})
+  with pytest.raises(UserError, match="such as ''; nothing"):
+    model.learn(["a"], [["zorn", ""]], True)
   model.learn(["third"], [["k9", model.keys[3]]], {"k9": "gnu wabe", "k8": "unused"})
   assert list(model.keys[60:]) == ["zorn blick", "k9"] and list(model.labels[60:]) == [
     "zorn blick",
@@ -147,19 +151,6 @@ def test_new_labels_of_odd_characters_are_learnt_each_time(key, workdir):
     assert all(voted(one, f"{NEW} {given}") == [60] for given in (True, {key: "a  b"}, False))
   with pytest.raises(UserError, match="new_labels: expected keys and texts, found 5"):
     model.learn(["a"], [["k"]], {"k": 5})
-
-
-def test_new_labels_go_with_what_brought_them(workdir):
-  model = xmc_jax.Model.load(workdir)
-  before = answers(model)
-  model.learn(["a"], [["zorn"]], True)
-  model.learn([NEW], [["blick"]], new_labels=True)
-  assert model.undo() == 1 and list(model.keys[60:]) == ["zorn"]
-  assert model.undo() == 1 and answers(model) == before
-  with pytest.raises(UserError, match="labels that the run lacks: 2, such as ' ', 'b'; nothing was learnt"):
-    model.learn(["a"], [["zorn", " ", "b"]], {"zorn": "zorn"})
-  with pytest.raises(UserError, match="such as ''; nothing"):
-    model.learn(["a"], [["zorn", ""]], True)
 
 
 @pytest.mark.parametrize("method", ["ova", "unidec", "dexa"])
@@ -206,33 +197,30 @@ def test_threads_see_labels_and_answers_of_one_moment(workdir):
   assert not faults and len(model.keys) == 63
 
 
-@pytest.mark.parametrize(
-  ("texts", "labels", "words"),
-  [
+def test_what_cannot_be_learnt_changes_nothing(trained, monkeypatch):
+  model = xmc_jax.Model.load(trained)
+  before = answers(model)
+  for texts, labels, words in (
     (["a"], [["nix", "l0"]], "labels that the run lacks: "),
     (["a", "b"], [["l0"]], "labels: expected a list of labels for each of the 2 texts"),
     (["a"], ["l0"], "labels: expected a list of labels for each of the 1 texts"),
     (["a"], [None], "labels: expected a list of labels for each of the 1 texts"),
     (["a"], [[5]], "labels: expected keys or names, found 5"),
     ("a", [["l0"]], "texts must be a list of str"),
-  ],
-)
-def test_what_cannot_be_learnt_changes_nothing(trained, texts, labels, words):
-  model = xmc_jax.Model.load(trained)
-  before = answers(model)
-  with pytest.raises(UserError, match=re.escape(words)):
-    model.learn(texts, labels)
+  ):
+    with pytest.raises(UserError, match=re.escape(words)):
+      model.learn(texts, labels)
   assert answers(model) == before and not (trained / "learnt.jsonl").exists()
   assert model.learn([], []).tolist() == []
   with pytest.raises(UserError, match="no text was learnt with the number 5"):
     model.unlearn([5])
   with pytest.raises(UserError, match="nothing was learnt"):
     model.undo()
-
-
-def test_a_methods_own_scores_learn_nothing(trained):
   with pytest.raises(UserError, match="remember nothing; give --scores=hybrid"):
     xmc_jax.Model.load(trained, scores="fused").learn(["a"], [[]])
+  monkeypatch.setattr(runtime, "is_alone", lambda: False)
+  with pytest.raises(UserError, match="several processes cannot learn together"):
+    model.learn(["a"], [[]])
 
 
 def test_one_process_learns_at_a_time_and_knows_what_others_have_learnt(workdir):
@@ -319,13 +307,6 @@ def test_labels_that_are_mixed_up_are_doubted(workdir, capsys):
   assert len(model.learn(texts, labels[1:] + labels[:1])) == len(rows)
   assert doubted in capsys.readouterr().err and answers(model) != before
   assert model.undo() == len(rows) and answers(model) == before
-
-
-def test_several_processes_do_not_learn_together(trained, monkeypatch):
-  model = xmc_jax.Model.load(trained)
-  monkeypatch.setattr(runtime, "is_alone", lambda: False)
-  with pytest.raises(UserError, match="several processes cannot learn together"):
-    model.learn(["a"], [[]])
 
 
 def test_from_the_command_line(workdir, tmp_path, capsys):

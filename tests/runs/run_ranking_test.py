@@ -45,25 +45,6 @@ def labelled(truth, rows: np.ndarray) -> list[int]:
   return [row for row in rows.tolist() if truth.indptr[row] < truth.indptr[row + 1]]
 
 
-@pytest.fixture
-def seen(monkeypatch):
-  """The corpora that were opened, and the arguments of each fit, in order."""
-  seen = {"corpora": [], "fits": []}
-  open_retriever, fit_model = corpora.Retriever, ranking.fit_model
-
-  def retriever(corpus, **settings):
-    seen["corpora"].append(corpus)
-    return open_retriever(corpus, **settings)
-
-  def fit(*arguments):
-    seen["fits"].append(arguments)
-    return fit_model(*arguments)
-
-  monkeypatch.setattr(corpora, "Retriever", retriever)
-  monkeypatch.setattr(ranking, "fit_model", fit)
-  return seen
-
-
 def assert_memory(corpus, run, vectors: np.ndarray, rows: list[int]):
   """It holds just these training rows, with their own vectors, labels and texts."""
   train = run.dataset.train
@@ -74,16 +55,19 @@ def assert_memory(corpus, run, vectors: np.ndarray, rows: list[int]):
   assert list(corpus.label_texts) == list(run.dataset.labels.texts)
 
 
-def test_validation_rows_are_in_the_memory_once_it_is_fitted(run, seen):
+def test_validation_rows_are_in_the_memory_once_it_is_fitted(run, monkeypatch):
   """Not before; and no row without labels is ever."""
   trained = run.trained()
+  opened, fitted = mock.Mock(wraps=corpora.Retriever), mock.Mock(wraps=ranking.fit_model)
+  monkeypatch.setattr(corpora, "Retriever", opened)
+  monkeypatch.setattr(ranking, "fit_model", fitted)
   (run.workdir / "hybrid.json").rename(run.workdir / "kept")
   try:
     ranking.hybrid(trained)
     assert (run.workdir / "hybrid.json").read_bytes() == (run.workdir / "kept").read_bytes()
   finally:
     (run.workdir / "kept").replace(run.workdir / "hybrid.json")
-  while_fitting, afterwards = seen["corpora"]
+  while_fitting, afterwards = (call.args[0] for call in opened.call_args_list)
   truth, held_out = run.dataset.train.unfiltered_positives, run.data.validation
   vectors = trained.queries(run.dataset.train.tokens)
   assert len(held_out) == 60 and not set(held_out.row_numbers) & set(run.data.train.row_numbers)
@@ -92,7 +76,7 @@ def test_validation_rows_are_in_the_memory_once_it_is_fitted(run, seen):
   assert len(every) < len(run.dataset.train) and set(held_out.row_numbers) & set(every)
   assert_memory(afterwards, run, vectors, every)
   assert afterwards.temperature == run.config.method.temperature
-  ((retriever, queries, answers, exclude),) = seen["fits"]
+  (((retriever, queries, answers, exclude), _),) = fitted.call_args_list
   assert retriever.corpus.point_texts is while_fitting.point_texts
   assert list(queries.texts) == list(held_out.texts)
   np.testing.assert_allclose(queries.vectors, vectors[held_out.row_numbers], atol=1e-5)
@@ -249,11 +233,11 @@ def test_a_source_alone_needs_no_fit(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "lightgbm", None)
   means = commands.train_and_test(config, tmp_path / "run")
   assert 0 < means["P@1"] <= 1 and not (tmp_path / "run" / "hybrid.json").exists()
-  opened = []
-  open_retriever = corpora.Retriever
-  monkeypatch.setattr(corpora, "Retriever", lambda *a, **b: opened.append(a) or open_retriever(*a, **b))
+  opened = mock.Mock(wraps=corpora.Retriever)
+  monkeypatch.setattr(corpora, "Retriever", opened)
   reasons = Model.load(tmp_path / "run").predict(TEXTS, 3, explain=True)[3]
-  assert any(reason["sources"] for of_text in reasons for reason in of_text) and len(opened) == 1
+  assert any(reason["sources"] for of_text in reasons for reason in of_text)
+  opened.assert_called_once()
 
 
 def test_a_model_of_other_sources_is_refused(run, monkeypatch):

@@ -35,8 +35,12 @@ def workdir(tmp_path_factory):
   return place / "run"
 
 
-def test_names_are_shown_and_keys_are_uris(workdir, tmp_path, capsys):
-  model = xmc_jax.Model.load(workdir)
+@pytest.fixture(scope="module")
+def model(workdir):
+  return xmc_jax.Model.load(workdir)
+
+
+def test_names_are_shown_and_keys_are_uris(model, workdir, tmp_path):
   assert list(model.labels) == [word.upper() for word in WORDS] and list(model.keys) == URIS
   assert list(model._run.dataset.labels.texts) == [f"{word.upper()} {word}" for word in WORDS]
   (tmp_path / "texts.txt").write_text("barn kelt\n")
@@ -47,8 +51,7 @@ def test_names_are_shown_and_keys_are_uris(workdir, tmp_path, capsys):
   assert model.predict(["barn"], 2)[2][0][0] in model.labels
 
 
-def test_names_are_shown_in_the_language_asked_for(workdir, tmp_path):
-  model = xmc_jax.Model.load(workdir)
+def test_names_are_shown_in_the_language_asked_for(model, workdir, tmp_path):
   assert (model.language, model.languages) == ("fi", ["fi", "sv"])
   (ids,), _, (names,), reasons = model.predict(["barn kelt"], 3, explain=True, language="sv")
   assert names == [WORDS[label] for label in ids] and len(reasons[0]) == 3
@@ -65,7 +68,8 @@ def test_added_labels_keep_the_names_of_the_others(workdir):
     workdir, scores="hybrid", add_labels={"http://a/new": "zorn", URIS[0]: "x", "y": "KELT"}
   )
   assert list(model.labels)[-2:] == ["SUSA", "zorn"] and model.keys[-1] == "http://a/new"
-  assert model.concept(11)["names"] == {"fi": "SUSA", "sv": "susa"} and model.concept(12) == {}
+  assert model.dataset.concept(11)["names"] == {"fi": "SUSA", "sv": "susa"}
+  assert model.dataset.concept(12) == {}
   ids = model.predict(["barn"], 13, include=["http://a/new", URIS[3]])[0][0]
   assert sorted(ids[ids >= 0].tolist()) == [3, 12]
 

@@ -24,7 +24,7 @@ from xmc_jax.plan.table import table
 from xmc_jax.report import compare as compare  # the command of --mode=compare
 from xmc_jax.runs import create, label_frequency
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.best_labels import LabelRequest, check_k
+from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.trained import to_test
@@ -86,14 +86,8 @@ def test(
 ) -> dict[str, float]:
   """Runs `--mode=evaluate`: writes the test table of a run, from its folder alone.
 
-  Args:
-    workdir: the run's folder.
-    destination: a file for the test rows' labels in words, as JSON lines; '' writes none.
-    scores: 'hybrid', 'fused', one of the method's scorers, or a source; '' is the run's own.
-    backend: what searches the labels; '' is the run's own.
-    checkpoint: 'best', the parameters that were best on validation rows, or 'last', those of the last step.
-    source: other labelled data to test on, in any layout; '' is the run's own test rows.
-    reading: keys of `config.data` that read `source`; the others are the run's own.
+  Takes the flags of the same names; `destination` is --output, `source` --input, and `reading` are keys of
+  `config.data` that read it: the others are the run's own.
   """
   path = pathlib.Path(source).expanduser()
   formats.refuse_missing(path, "--input")
@@ -152,16 +146,11 @@ def learn(
 ) -> None:
   """Runs `--mode=learn`: remembers labelled texts in a run's folder, or forgets some.
 
-  Args:
-    workdir: the run's folder.
-    source: the texts, in any layout; '' forgets.
-    reading: keys of `config.data` that read `source`; the others are the run's own.
-    unlearn: the numbers of what is forgotten; () is what was learnt last.
-    new_labels: add labels that the run lacks, instead of refusing them.
+  Takes the flags of the same names, and `source` and `reading` as `test`; without `source` and `unlearn`,
+  what was learnt last is forgotten.
   """
   path = pathlib.Path(source).expanduser()
-  if source:
-    formats.refuse_missing(path, "--input")
+  formats.refuse_missing(path, "--input")
   run = runs.reopen(workdir)
   model = Model(run.trained(), "hybrid")
   if unlearn:
@@ -200,11 +189,7 @@ def _texts(count: int) -> str:
 def export(workdir: pathlib.Path, destination: str = "", added: str = "", scores: str = "") -> None:
   """Runs `--mode=export`: exports a run for other tools, or adds new labels to an exported folder.
 
-  Args:
-    workdir: the run's folder.
-    destination: the exported folder; '' is `export` in the run's folder.
-    added: a file of labels to add to the exported folder, as `Model.load` takes; '' exports the run.
-    scores: what labels are ranked by; '' is the run's own.
+  Takes the flags of the same names; `destination` is --output, `added` --add_labels.
   """
   from xmc_jax import export as exports
   from xmc_jax.runs import label_functions
@@ -245,8 +230,6 @@ def serve(
   serving.check_installed()
   from xmc_jax.serve import options, server
 
-  if not add_labels:  # else they count, too
-    check_k(k, data.read_manifest(workdir / "data")["counts"]["labels"]["texts"], threshold)
   token = options.read_token(pathlib.Path(learn_token_file).expanduser()) if learn_token_file else ""
   usual = serving.Limits()
   with server.bound_socket(host, port) as taken:  # before the run is opened, which takes a while

@@ -69,12 +69,8 @@ def labels_as_text(model: Model, text: str, request: LabelRequest) -> str:
     if id_ >= 0:
       key = dataset.label_keys[id_]
       shown = name if key == name else f"{name} ({key})"
-      lines.append(f"{score:8.3f}  {_cut(sanitize.line(shown), width)}")
+      lines.append(f"{score:8.3f}  {sanitize.line(shown, width - 2)}")
       lines += [
         f"{'':10}{part}" for reason in why for part in textwrap.wrap(explanations.line(reason), width)
       ]
   return "\n".join(lines)
-
-
-def _cut(name: str, width: int) -> str:
-  return name if len(name) < width else name[: width - 2] + "…"

@@ -23,7 +23,7 @@ from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.hybrid_model import HybridModel
 from xmc_jax.retrieval.search import Ranking
 from xmc_jax.retrieval.sources import Corpus, Queries, Retriever
-from xmc_jax.runs.best_labels import best_labels, check_texts, reasons
+from xmc_jax.runs.best_labels import best_labels, check_k, check_texts, reasons
 from xmc_jax.storage import path_safety, whole_folder
 
 FORMAT, VERSION, MARKER = "xmc_jax export", 3, "export.json"
@@ -121,8 +121,10 @@ class Exported:
     """
     if explain and self._memory is None:
       raise UserError(f"explain=True: {self._folder} ranks by one source; export with --scores=hybrid")
+    check_k(k, len(self.labels))
+    check_texts(texts)
     why = (lambda *ranked: reasons(self._hybrid, *ranked)) if explain else None
-    return best_labels(texts, k, self.labels, self.embed, self._rank, why, self._where)
+    return best_labels(texts, k, self.labels.__getitem__, self.embed, self._rank, why, self._where)
 
   def add_labels(self, texts: Sequence[str], keys: Sequence[str] | None = None) -> np.ndarray:
     """Adds labels by their texts alone; nothing is trained.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from xmc_jax import metrics
 from xmc_jax.errors import UserError
@@ -80,44 +81,41 @@ def answers(model: "Model", texts: Sequence[str], request: LabelRequest) -> tupl
 def best_labels(
   texts: Sequence[str],
   k: int,
-  labels: Sequence[str],
+  name: Callable[[int], str],
   embed: Callable[[Sequence[str]], np.ndarray],
   rank: Callable[[Queries, int], Ranking],
   why: Callable[[Queries, np.ndarray], list[list[dict]]] | None = None,
   where: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, list[list[str]]] | tuple:
-  """Ranks the k best labels of each text.
+  """Ranks the k best labels of each text; the caller has checked the texts and k.
 
   Args:
     texts: n texts.
     k: labels per text.
-    labels: the texts of all labels, by id.
+    name: returns what is shown of a label.
     embed: `texts -> [n, D]`; not called without texts.
     rank: `(queries, k) -> Ranking`; not called without texts.
     why: `(queries, ids [n, k]) -> a dict for each label of each text`, the reasons; None leaves them out.
     where: `[L]` bool, True = a label that may be an answer; None is all.
 
   Returns:
-    ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' texts, a list of k for each.
+    ids `[n, k]` int32, scores `[n, k]` float32, best first, and the labels' names, a list of k for each.
     If fewer labels are ranked, ids are padded with -1, scores with -inf, and the list is shorter. With
     `why`, its result is the fourth element.
-
-  Raises:
-    UserError: k is out of range, or `texts` is not a list of texts.
   """
-  check_k(k, len(labels))
-  check_texts(texts)
   queries = Queries(embed(texts) if len(texts) else np.zeros((0, 0), np.float32), texts, where)
   none = Ranking(np.zeros((0, k), np.int32), np.zeros((0, k), np.float32))
   ranking = rank(queries, k) if len(texts) else none
-  names = [[labels[label] for label in row if label >= 0] for row in ranking.ids]
+  names = [[name(label) for label in row if label >= 0] for row in ranking.ids.tolist()]
   ranked = ranking.ids, ranking.scores, names
   if why is None:
     return ranked
   return *ranked, why(queries, ranking.ids) if len(texts) else []
 
 
-def reasons(ranker: HybridRanker, queries: Queries, ids: np.ndarray) -> list[list[dict]]:
+def reasons(
+  ranker: HybridRanker, queries: Queries, ids: np.ndarray, exclude: sp.csr_matrix | None = None
+) -> list[list[dict]]:
   """Explains why labels `[n, k]` were ranked: a dict for each label of each text; see `Model.predict`."""
-  explained = ranker.explain(queries, ids)
+  explained = ranker.explain(queries, ids, exclude)
   return [[as_dict(reason, ranker.point_texts) for reason in of_text] for of_text in explained]

@@ -1,5 +1,6 @@
 """Creates a run: turns a config into a folder that holds all that training needs."""
 
+import contextlib
 import pathlib
 import tempfile
 from collections.abc import Mapping
@@ -273,15 +274,16 @@ def load_data(
   """Loads the data of a config; prepares them in the cache if they are not there yet."""
   section = config.data
   bars: dict[str, Progress] = {}
+  shown = contextlib.ExitStack()
 
   def progress(stage: str, done: int, total: int | None) -> None:
     if stage not in bars:
-      for other in bars.values():  # several bars at once break each other's lines
-        other.close()
+      shown.close()  # several bars at once break each other's lines
       bars[stage] = Progress(f"prepare: {stage}", total, unit="row")
+      shown.callback(bars[stage].close)
     bars[stage].update(done)
 
-  try:
+  with shown:
     return data.load(
       section.path,
       layout=section.layout,
@@ -292,6 +294,3 @@ def load_data(
       progress=progress,
       **{key: section[key] for key in data.Options._fields},
     )
-  finally:
-    for bar in bars.values():
-      bar.close()

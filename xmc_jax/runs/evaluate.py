@@ -18,13 +18,12 @@ from xmc_jax import data, metrics, sanitize
 from xmc_jax.console import Progress, say
 from xmc_jax.distributed import runtime
 from xmc_jax.metrics.hits import as_truth, find_hits
-from xmc_jax.retrieval.explanations import as_dict
 from xmc_jax.retrieval.explanations import line as as_line
 from xmc_jax.retrieval.hybrid import HybridRanker
 from xmc_jax.retrieval.search import Ranking, padding
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import corpora
-from xmc_jax.runs.best_labels import BEST_F1, is_given
+from xmc_jax.runs.best_labels import BEST_F1, is_given, reasons
 from xmc_jax.runs.ranking import Rank, by_products, hybrid, hybrid_model, own_ranker
 from xmc_jax.runs.run import Run
 from xmc_jax.runs.trained import Trained
@@ -99,8 +98,8 @@ def _rank_combined(trained: Trained, queries: Queries) -> tuple[dict[str, Rankin
 def _why(
   opened: HybridRanker, vectors: np.ndarray, test: data.Split, rows: np.ndarray, ids: np.ndarray
 ) -> list[dict[int, str]]:
-  reasons = opened.explain(Queries(vectors[rows], test.texts[rows]), ids, test.filter[rows])
-  lines = [[as_line(as_dict(reason, opened.point_texts)) for reason in of_row] for of_row in reasons]
+  explained = reasons(opened, Queries(vectors[rows], test.texts[rows]), ids, test.filter[rows])
+  lines = (map(as_line, of_row) for of_row in explained)
   return [dict(zip(labels[labels >= 0].tolist(), of_row)) for labels, of_row in zip(ids, lines)]
 
 
@@ -268,9 +267,9 @@ def examples(run: Run, split: data.Split, ranking: Ranking, count: int, why: Why
   With `why`, a line explains why the first label was ranked.
   """
   rows = _right_and_wrong(split.unfiltered_positives, ranking.ids[:, :1], count)
-  reasons = why(rows, ranking.ids[rows, :1]) if why and count else [{}] * len(rows)
+  explained = why(rows, ranking.ids[rows, :1]) if why and count else [{}] * len(rows)
   truth, lines = split.unfiltered_positives, []
-  for row, reason in zip(rows, reasons):
+  for row, reason in zip(rows, explained):
     true = set(truth[row].indices.tolist())
     lines.append(f"  {sanitize.line(split.texts[row], _LONGEST)}")
     ranked = [label for label in ranking.ids[row, :_LABELS_SHOWN].tolist() if label >= 0]

@@ -5,11 +5,9 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from xmc_jax import config as configs
 from xmc_jax.data import Dataset
 from xmc_jax.data.vocabulary.concepts import in_language
 from xmc_jax.errors import UserError
@@ -21,12 +19,9 @@ class KnowsLabels(abc.ABC):
   """Is a mixin of `Model`: keys, names and filters of labels."""
 
   _run: Run
-  _scores: str
+  _chosen: str  # the scores that rank
+  _takes_filters: bool  # whether they leave labels out
   _filter: tuple[Dataset, LabelFilter] | None = None
-
-  @property
-  def _chosen(self) -> str:
-    return self._scores or self._run.config.eval.scores
 
   @property
   @abc.abstractmethod
@@ -46,8 +41,8 @@ class KnowsLabels(abc.ABC):
   @functools.cached_property
   def language(self) -> str:
     """Returns the language of the labels' names, such as 'fi'; '' if it is not known."""
-    names = ((label, self.concept(label).get("names", {})) for label in range(min(len(self.labels), 100)))
-    shown = Counter(tag for label, by in names for tag, name in by.items() if name == self.labels[label])
+    names = [self.dataset.concept(label).get("names", {}) for label in range(len(self.labels[:100]))]
+    shown = Counter(tag for label, by in enumerate(names) for tag in by if by[tag] == self.labels[label])
     given = self._run.config.data.get("language", "").partition("+")[0]
     return max(shown, key=shown.__getitem__, default="") or given
 
@@ -56,18 +51,6 @@ class KnowsLabels(abc.ABC):
     """Returns the languages that labels have names in, such as ['en', 'fi']; [] without a vocabulary."""
     concepts = map(json.loads, self.dataset.label_concepts or ())
     return sorted({tag for concept in concepts for tag in concept["names"]} - {""})
-
-  def concept(self, label: int) -> dict[str, Any]:
-    """Returns what the vocabulary says of a label: `names`, `notation`, `broader`, …; {} without one."""
-    return self.dataset.concept(label)
-
-  def notation(self, label: int) -> str:
-    """Returns a label's notation in the vocabulary; '' if it has none."""
-    return self.dataset.notation(label)
-
-  def name(self, label: int, language: str = "") -> str:
-    """Returns a label's name in a language; the one that the run shows if the vocabulary has no other."""
-    return self.dataset.label_name(label, language)
 
   def check_language(self, language: str) -> None:
     """Raises UserError if no label has a name in the language; '' is the run's own."""
@@ -79,27 +62,22 @@ class KnowsLabels(abc.ABC):
   def parts(self) -> list[int]:
     """Returns labels with others below and none above, by notation; [] if `predict` takes no keys."""
     tops = self._filter_of(self.dataset).tops if self._takes_filters else []
-    return sorted(tops, key=lambda label: (self.notation(label), self.labels[label]))
+    return sorted(tops, key=lambda label: (self.dataset.notation(label), self.labels[label]))
 
-  def where(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> np.ndarray | None:
-    """Returns `[L]` bool, True = a label that these keys leave to `predict`; None is all.
+  def where(
+    self, include: Sequence[str] = (), exclude: Sequence[str] = (), dataset: Dataset | None = None
+  ) -> np.ndarray | None:
+    """Returns `[L]` bool, True = a label of `dataset` that these keys leave to `predict`; None is all.
 
     Raises:
       UserError: a key is no label's, or the scores are a method's own, which rank all labels.
     """
-    return self._where(self.dataset, include, exclude)
-
-  def _where(self, dataset: Dataset, include: Sequence[str], exclude: Sequence[str]) -> np.ndarray | None:
-    where = self._filter_of(dataset).where(tuple(include), tuple(exclude))
+    where = self._filter_of(dataset or self.dataset).where(tuple(include), tuple(exclude))
     if self._takes_filters:
       return where
     if include or exclude:
       raise UserError(f"include and exclude do not go with --scores={self._chosen}; give --scores=hybrid")
     return None
-
-  @property
-  def _takes_filters(self) -> bool:
-    return self._chosen == "hybrid" or self._chosen in configs.SOURCES
 
   def _filter_of(self, dataset: Dataset) -> LabelFilter:
     if not self._filter or self._filter[0] is not dataset:

@@ -35,11 +35,7 @@ class LabelFilter:
     self.where = functools.lru_cache(_KEPT)(self._where)
 
   def _where(self, include: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> np.ndarray | None:
-    """Returns `[L]` bool, True = a label that may be an answer; None is all labels.
-
-    Args:
-      include: what may be an answer; () is all labels.
-      exclude: what is no answer.
+    """Returns `[L]` bool, True = a label that may be an answer; None is all, as () is for `include`.
 
     Raises:
       UserError: a name means no label.
@@ -59,7 +55,6 @@ class LabelFilter:
     return [label for label, key in enumerate(self._keys) if key in self._narrower and label not in below]
 
   def _labels(self, what: str, names: tuple[str, ...]) -> list[int]:
-    """Returns the ids of the labels that names mean."""
     ids: list[int] = []
     tops: list[str] = []
     for name in dict.fromkeys(names):

@@ -80,11 +80,6 @@ class Learner:
     self._vectors: dict[str, np.ndarray] = {}
     self._own_hashes: np.ndarray | None = None
 
-  @property
-  def dataset(self) -> Dataset:
-    """Returns the run's data, with the labels that were learnt."""
-    return self.now().dataset
-
   def now(self, opened: bool = False) -> Remembered:
     """Returns what was learnt until now, by other processes, too; `opened` has a ranker."""
     now = self._now

@@ -4,11 +4,12 @@ import functools
 import itertools
 import math
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
+from xmc_jax import config as configs
 from xmc_jax.data import Dataset
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.hybrid import HybridRanker
@@ -43,7 +44,9 @@ class Model(KnowsLabels):
 
   def __init__(self, trained: Trained, scores: str = ""):
     self._trained, self._run, self.step = trained, trained.run, trained.step
-    self._scores, self._few_shapes = scores, False
+    self._chosen = scores or trained.run.config.eval.scores
+    self._takes_filters = self._chosen in ("hybrid", *configs.SOURCES)
+    self._few_shapes = False
     self._run.check_scores(self._chosen)
 
   @classmethod
@@ -116,7 +119,7 @@ class Model(KnowsLabels):
 
   @property
   def dataset(self) -> Dataset:
-    return self._learner.dataset if self._takes_filters else self._run.dataset
+    return self._learner.now().dataset if self._takes_filters else self._run.dataset
 
   @functools.cached_property
   def _own_rank(self) -> ranking.Rank:
@@ -198,21 +201,18 @@ class Model(KnowsLabels):
     self.check_language(language)
     check_k(k, len(self.labels))
     check_texts(texts)
-    dataset, rank, sources = self._opened(explain) if len(texts) else (self.dataset, None, None)
+    dataset, rank, sources = self.open(explain) if len(texts) else (self.dataset, None, None)
 
     def why(queries: Queries, ids: np.ndarray) -> list[list[dict]]:
       # Padding keeps the depth of the search, so that the number of reasons compiles and tunes nothing.
       is_explained = np.arange(ids.shape[1]) < (num_explained or k)
       return reasons(cast(HybridRanker, sources), queries, np.where(is_explained, ids, -1))
 
-    where, whys = self._where(dataset, include, exclude), why if explain else None
-    names = dataset.label_names
-    found = best_labels(texts, k, names, self.embed, cast(ranking.Rank, rank), whys, where)
-    if not language:
-      return dataset, found
-    ids, scores, _, *rest = found
-    shown = [[dataset.label_name(label, language) for label in row if label >= 0] for row in ids.tolist()]
-    return dataset, (ids, scores, shown, *rest)
+    where, whys = self.where(include, exclude, dataset), why if explain else None
+    name: Callable[[int], str] = dataset.label_names.__getitem__
+    if language:
+      name = functools.partial(dataset.label_name, language=language)
+    return dataset, best_labels(texts, k, name, self.embed, cast(ranking.Rank, rank), whys, where)
 
   def learn(
     self, texts: Sequence[str], labels: Sequence[Iterable[str]], new_labels: NewLabels = False
@@ -276,17 +276,16 @@ class Model(KnowsLabels):
     for one in self._trained.members.values():
       one.run.embedder.compile_few_shapes(one.params, one.extra_state)
     texts = list(itertools.islice(itertools.cycle(self._run.dataset.train.texts), num_texts))
-    for k in depths:
-      sizes = itertools.takewhile(lambda size: size < num_texts, (1 << power for power in itertools.count()))
-      for size in (*sizes, num_texts):
-        self.predict(texts[:size], min(k, len(self.labels)), explain=True, num_explained=1)
+    powers = (1 << power for power in range(num_texts.bit_length()))
+    for k, size in itertools.product(depths, sorted({*powers, num_texts})):
+      self.predict(texts[:size], min(k, len(self.labels)), explain=True, num_explained=1)
 
-  def open(self, explain: bool = False) -> None:
-    """Opens the rankers, which may write files into the run's folder; with `explain`, also all sources."""
-    self._opened(explain)
+  def open(self, explain: bool = False) -> tuple[Dataset, ranking.Rank, HybridRanker | None]:
+    """Opens the rankers, which may write files into the run's folder.
 
-  def _opened(self, explain: bool) -> tuple[Dataset, ranking.Rank, HybridRanker | None]:
-    """Returns the labels, what ranks them, and all sources, if they are needed: of one moment."""
+    Returns:
+      The labels, what ranks them, and all sources if they are needed, as with `explain`: of one moment.
+    """
     now = self._learner.now(opened=True) if explain or self._takes_filters else None
     dataset, rank = self._run.dataset, None if self._takes_filters else self._own_rank
     sources = now.ranker if now else None

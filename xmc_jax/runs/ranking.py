@@ -85,19 +85,14 @@ def fit_own_scores(trained: "Trained") -> None:
   For two scorers that is a tree, fitted on training rows; for a memory of keys the weight of the points, and
   for an encoder the weight of label frequency, both chosen on validation rows.
   """
+  path = trained.run.ranking_folder / run_folder.KEY_WEIGHT
   if trained.run.method.key_temperature:
-    _fit_key_weight(trained)
+    if not path.exists():
+      chosen = choose_key_weight(trained)
+      runtime.on_main_process(lambda: chosen.save(path), "key memory")
   elif trained.run.method.scorers:
     _fit_tree(trained)
   label_frequency.fit(trained)
-
-
-def _fit_key_weight(trained: "Trained") -> None:
-  path = trained.run.ranking_folder / run_folder.KEY_WEIGHT
-  if path.exists():
-    return
-  chosen = choose_key_weight(trained)
-  runtime.on_main_process(lambda: chosen.save(path), "key memory")
 
 
 def _fit_tree(trained: "Trained") -> None:
@@ -149,7 +144,6 @@ def choose_key_weight(trained: "Trained") -> ChosenWeight:
 
 
 def _key_memory(trained: "Trained", rows: np.ndarray, weight: float = 0.0) -> KeyMemory:
-  """Builds the memory of some rows of the training data."""
   run = trained.run
   return KeyMemory(
     trained.points[rows],

@@ -144,7 +144,7 @@ class Run:
       label_weights=self.data.inverse_propensity if by_propensity else None,
       by_relevance=config.train.relevance_weights,
       sides=self.sides,
-      vectors=self._frozen_vectors if spec.frozen else None,
+      vectors=(lambda: npy.read(self.workdir / run_folder.VECTORS, len(train))) if spec.frozen else None,
     )
 
   def initial_parameters(self, from_other_run: bool = True) -> tuple[PyTree, PyTree]:
@@ -187,7 +187,7 @@ class Run:
     for opened in ("sides", "truth", "batches"):
       copied.__dict__.pop(opened, None)
     copied.dataset = data.with_labels(self.dataset, texts, self.config.data.max_length, keys)
-    copied.data = self.data.of(copied.dataset)
+    copied.data = TrainingData(self.config, copied.dataset, self.workdir)
     copied.method = with_added_labels(self.method, self.dataset.num_labels)
     if self.method.extra_state_to_rank:  # of the labels that were trained
       of_own = lambda snapshot: Trained(self, snapshot.params, snapshot.extra_state).extra_state_to_rank
@@ -208,9 +208,6 @@ class Run:
     for note in notes:
       say(f"note: {documents.without_settings(note, READS_INPUT['evaluate'])}")
     return other
-
-  def _frozen_vectors(self) -> np.ndarray:
-    return npy.read(self.workdir / run_folder.VECTORS, len(self.data.train))
 
   def trained(self, last: bool = False) -> Trained:
     """Reads the parameters of the step to use; see `SavedSteps.to_use`.

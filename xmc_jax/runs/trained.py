@@ -99,7 +99,6 @@ class Trained:
     self.run, self.params, self.extra_state, self.step = run, params, extra_state, step
     self._combined = combined or {}
     self._labels: dict[str, Table] = {}
-    self._points: np.ndarray | None = None
 
   def check_fit(self, saved: pathlib.Path) -> None:
     """Raises UserError if the parameters, which were read from `saved`, were trained with another config."""
@@ -175,18 +174,13 @@ class Trained:
     """Returns `[n, D]` vectors of labels `[n]`, by a scorer; '' is the sum of all. Keeps none."""
     return split_table.whole(self.run.embedder.labels(self.params, self.extra_state_to_rank, scorer, ids))
 
-  @property
+  @functools.cached_property
   def points(self) -> np.ndarray:
     """Returns `[N, D]` embeddings of all training rows, held-out ones too; stores them in the run's folder.
 
     Raises:
       UserError: the file is damaged.
     """
-    if self._points is None:
-      self._points = self._stored_points()
-    return self._points
-
-  def _stored_points(self) -> np.ndarray:
     run = self.run
     folder = run.workdir / run_folder.REFIT if run.is_refitted else run.ranking_folder
     path, tokens = folder / run_folder.MEMORY, run.dataset.train.tokens
@@ -202,8 +196,9 @@ class Trained:
 
   def release(self) -> None:
     """Lets go of all vectors; they are computed anew if they are used again."""
-    self._labels, self._points = {}, None
-    self.__dict__.pop("extra_state_to_rank", None)
+    self._labels = {}
+    for computed in ("points", "extra_state_to_rank"):
+      self.__dict__.pop(computed, None)
     for member in self._combined.values():
       member.release()
 

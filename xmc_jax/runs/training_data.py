@@ -2,7 +2,6 @@
 
 import functools
 import pathlib
-from typing import Self
 
 import ml_collections
 import numpy as np
@@ -39,7 +38,7 @@ class TrainingData:
     if not dataset.train.num_labelled:
       raise ConfigError(f"{dataset.name}: no training row has a label, so there is nothing to learn from")
     configs.check_against_data(config, dataset.train.num_labelled, dataset.num_labels)
-    self._workdir, known = workdir, _known(workdir, len(dataset.train))
+    known = _known(workdir, len(dataset.train))
     self.train, self.validation = data.hold_out(
       dataset.train, config.data.num_validation, config.train.seed, dataset.num_validation, known
     )
@@ -49,10 +48,6 @@ class TrainingData:
       raise ConfigError(
         f"{dataset.name}: every label pair of the training rows is filtered, so there is nothing to learn"
       )
-
-  def of(self, dataset: data.Dataset) -> Self:
-    """Returns the same rows of a copy of the dataset."""
-    return type(self)(self._config, dataset, self._workdir)
 
   @functools.cached_property
   def inverse_propensity(self) -> np.ndarray:
