@@ -63,15 +63,14 @@ def write(
   given_test = Labels(test_labels, len(test), "test_labels")
   tested = test_labels is not None
   space = LabelSpace.of(given, label_texts, *([given_test] if tested else []))
-  truth = space.encode(given)
-  if not truth.nnz:
-    raise DataError("labels: no text has a label, so there is nothing to learn")
   test_truth = space.encode(given_test) if tested else sp.csr_matrix((0, len(space.texts)))
-  return write_encoded(folder, space.texts, (train, truth), (test, test_truth))
+  return write_encoded(folder, space.texts, (train, space.encode(given)), (test, test_truth))
 
 
 def write_encoded(folder: str | Path, label_texts: list[str], train: Encoded, test: Encoded) -> Path:
-  """Writes a data set as `write` does."""
+  """Writes a data set as `write` does; refuses one without labels."""
+  if not train[1].nnz:
+    raise DataError("labels: no text has a label, so there is nothing to learn")
   folder = Path(folder).expanduser()
   with atomic.writing(folder):
     folder.mkdir(parents=True, exist_ok=True)

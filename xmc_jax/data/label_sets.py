@@ -58,9 +58,7 @@ class LabelSpace:
     flat = [label_values.flattened(part) for part in (labels, *more)]
     kind = flat[0].kind
     if texts is not None:
-      if kind in (IDS, ID):
-        return cls(kind, texts)
-      return cls(kind, texts, keys=texts)
+      return cls(kind, texts, None if kind in (IDS, ID) else texts)
     label_values.refuse_indicators(flat[0], labels.what)
     keys = sorted(set(chain.from_iterable(part.items for part in flat if part.kind == kind)))
     return cls(kind, [str(key) for key in keys], keys)
