@@ -146,7 +146,7 @@ def test_damage_that_leaves_sizes(folder, tmp_path):
   path = data.prepare(folder, tmp_path / "out").folder / "labels.texts.npy"
   path.write_bytes(path.read_bytes().replace("grün".encode(), b"gr\xff\xffn"))
   assert list(data.load(path.parent).labels.texts)[:2] == [samples.LABELS[0], "gr\ufffd\ufffdn"]
-  path.write_bytes(path.read_bytes().replace(b"descr", b"\'\'\'\'\'"))
+  path.write_bytes(path.read_bytes().replace(b"descr", b"'''''"))
   with pytest.raises(DataError, match=r"labels\.texts\.npy: not readable \(.*\); prepare the data again$"):
     data.load(path.parent)
 

@@ -97,19 +97,14 @@ def test_partial_fit_is_fit_and_then_learn(made, monkeypatch):
 
 
 def indicator(labels):
-  return np.array([[name in names for name in NAMES] for names in labels], int)
+  return made_texts.indicator(labels, NAMES)
 
 
 # Each makes lists of names into labels of one form, and the classes of that form.
 FORMS = {
   "csr": (lambda names: sp.csr_matrix(indicator(names)), NAMES),
-  "indicator": (indicator, NAMES),
   "one name": (lambda names: [row[0] if row else None for row in names], CLASSES),
   "ids": (lambda names: [[7 * NAMES.index(name) for name in row] for row in names], range(0, 112, 7)),
-  "one id": (
-    lambda names: [7 * NAMES.index(row[0]) if row else None for row in names],
-    np.arange(0, 112, 7)[::-1],
-  ),
 }
 
 
@@ -117,7 +112,7 @@ FORMS = {
 def test_labels_of_each_form(made, form, monkeypatch):
   """Without training again: the run is that of names, whose columns are the same."""
   like, classes = FORMS[form]
-  first = [row[:1] for row in LABELS] if form.startswith("one") else LABELS
+  first = [row[:1] for row in LABELS] if form == "one name" else LABELS
 
   def train(config, texts, space, truth, workdir):
     np.testing.assert_array_equal(truth.toarray(), indicator(first))

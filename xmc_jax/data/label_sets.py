@@ -161,14 +161,9 @@ class LabelSpace:
       (np.ones(chosen.nnz, self._like.dtype), chosen.indices, chosen.indptr), chosen.shape
     )
     found.sort_indices()
-    if not sp.issparse(self._like):
-      return found.toarray()
-    return sp.csr_array(found) if isinstance(self._like, sp.sparray) else found
+    return type(self._like)(found) if sp.issparse(self._like) else found.toarray()
 
 
 def _empty(matrix: Any) -> Any:
   """Returns a matrix of the same type, without rows; CSR for any sparse one."""
-  if not sp.issparse(matrix):
-    return np.zeros((0, matrix.shape[1]), np.asarray(matrix).dtype)
-  kind = sp.csr_array if isinstance(matrix, sp.sparray) else sp.csr_matrix
-  return kind((0, matrix.shape[1]), dtype=matrix.dtype)
+  return matrix.tocsr()[:0] if sp.issparse(matrix) else np.asarray(matrix)[:0].copy()
