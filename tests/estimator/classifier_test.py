@@ -178,11 +178,11 @@ def test_scores_that_are_no_probabilities(capfd):
 
 def test_not_fitted():
   made = xmc_jax.XMCClassifier()
-  for method in ("predict", "predict_proba", "decision_function", "top_k", "embed", "add_labels"):
+  of_texts = ("predict", "predict_proba", "decision_function", "top_k", "embed", "add_labels", "unlearn")
+  calls = [(name, TEXTS) for name in of_texts]
+  for name, *arguments in (*calls, ("score", TEXTS, LABELS), ("learn", TEXTS, LABELS), ("undo",)):
     with pytest.raises(NotFittedError, match="not fitted yet"):
-      getattr(made, method)(TEXTS)
-  with pytest.raises(NotFittedError):
-    made.score(TEXTS, LABELS)
+      getattr(made, name)(*arguments)
 
 
 def test_the_best_in_the_time_given(monkeypatch):

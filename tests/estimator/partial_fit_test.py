@@ -7,9 +7,7 @@ import made_texts
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.exceptions import NotFittedError
 
-import xmc_jax
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import Labels
 from xmc_jax.errors import DataError, UserError
@@ -198,19 +196,6 @@ def test_new_names_at_the_first_call(made, monkeypatch):
   monkeypatch.setattr(fitting, "train", train)
   other = made_texts.estimator(new_labels=True).partial_fit([NEW], [["yak"]], ["zebra", "gnu"])
   assert list(other.classes_) == ["gnu", "yak", "zebra"]
-
-
-def test_scores_that_remember_nothing(made):
-  made.set_params(scores="fused")
-  with pytest.raises(UserError, match="remember nothing; give scores='hybrid'"):
-    made.learn([NEW], [[NAMES[0]]])
-
-
-def test_an_estimator_that_is_not_fitted():
-  made = xmc_jax.XMCClassifier()
-  for learns in (lambda: made.learn([NEW], [["a"]]), lambda: made.unlearn([0]), made.undo):
-    with pytest.raises(NotFittedError, match="not fitted yet"):
-      learns()
 
 
 def test_two_estimators_of_one_folder(made):
