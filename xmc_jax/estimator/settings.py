@@ -53,7 +53,7 @@ def make(
     if not isinstance(encoder, str):
       raise ConfigError(f"encoder = {encoder!r:.60} is not a text; for instance encoder='bag'")
     config = _preset(method, encoder)
-    values = {"eval.num_examples": 0, "eval.report_page": False}
+    values: dict[str, Any] = {"eval.num_examples": 0, "eval.report_page": False}
     values |= {"name": method, "data.path": "", "data.layout": "raw_json"}
     values |= {KEYS[name]: _plain(value) for name, value in given.items() if value is not None}
     values |= _checked(settings, checks.flatten(config))
