@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from xmc_jax.config.defaults import keys_of
-from xmc_jax.config.keys import LARGEST, Key, Settings, shown
+from xmc_jax.config.keys import LARGEST, Key, Settings, flatten, shown
 
 _NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty
 
@@ -53,15 +53,6 @@ def faults(config: Any, methods: Mapping[str, Settings]) -> Iterator[str]:
   yield from _joint_faults(values)
   if values["encoder.name"] in ("bag", "gru"):
     yield from _table_faults(values)
-
-
-def flatten(section: Mapping, prefix: str = "") -> dict[str, Any]:
-  """Flattens nested sections into one dict with dotted keys."""
-  flat = {}
-  for key, value in section.items():
-    nested = (isinstance(value, Mapping) or hasattr(value, "to_dict")) and len(value)
-    flat.update(flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
-  return flat
 
 
 def depth_of(metric: str) -> int:

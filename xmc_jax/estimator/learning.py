@@ -200,5 +200,4 @@ def _named(given: Labels, space: LabelSpace, keys: Sequence[str], new: list[str]
     if first[text.strip()] != label:
       raise DataError(f"labels: several classes are called {shown(text)}; give `fit` a text for each")
     key_of[label] = keys[label] if label < len(keys) else text
-  rows = np.split(found.indices, found.indptr[1:-1])[: found.shape[0]]
-  return [[key_of[label] for label in row.tolist()] for row in rows]
+  return [[key_of[label] for label in row] for row in found.tolil().rows]
