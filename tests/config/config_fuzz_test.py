@@ -193,22 +193,12 @@ def told(*arguments: str) -> str:
 
 @pytest.mark.parametrize("section", ("", "data", "encoder", "method", "train", "eval"))
 def test_any_text_on_the_command_line(section):
-  for key in (key for key in DEFAULT if key.partition(".")[0] == section or (not section and "." not in key)):
-    _assert_told(key)
-
-
-def _assert_told(key):
-  rng = random.Random(key)
-  for value in rng.sample(SPELLED, 4):
-    message = told(f"--config.{key}={value}")
-    assert len(message) < LONGEST and "Traceback" not in message
-    assert not message or key in message or "method.temperature" in message, message
-    if not message:
-      assert isinstance(DEFAULT[key], (str, tuple, bool)) or value in SPELLED
-  slip = min(edits(key.rpartition(".")[2], 3, rng) - {""})
-  wrong = ".".join([*key.split(".")[:-1], slip])
-  if wrong not in DEFAULT:
-    assert repr(key) in told(f"--config.{wrong}=1")
+  for key in (key for key in DEFAULT if key.rpartition(".")[0] == section):
+    rng = random.Random(key)
+    for value in rng.sample(SPELLED, 4):
+      message = told(f"--config.{key}={value}")
+      assert len(message) < LONGEST and "Traceback" not in message
+      assert not message or key in message or "method.temperature" in message, message
 
 
 @pytest.mark.parametrize(

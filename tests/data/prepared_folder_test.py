@@ -1,5 +1,6 @@
 """Prepared folders: reused while they fit, rebuilt when they do not, whole or not there at all."""
 
+import json
 import os
 import re
 import signal
@@ -107,8 +108,7 @@ def test_other_options_are_noticed(folder, tmp_path, tokenizer):
   assert why(split_seed=3) == "prepared with another options"
 
 
-@pytest.mark.parametrize("name", ["train.texts.npy", "labels.texts_offsets.npy", "test.truth.values.npy"])
-@pytest.mark.parametrize("how", ["cut", "missing"])
+@pytest.mark.parametrize("name, how", [("train.texts.npy", "cut"), ("labels.texts_offsets.npy", "missing")])
 def test_damaged_folder_is_rebuilt_never_used(name, how, folder, tmp_path):
   out = tmp_path / "out"
   data.prepare(folder, out)
@@ -120,6 +120,45 @@ def test_damaged_folder_is_rebuilt_never_used(name, how, folder, tmp_path):
     data.load_prepared(out)
   assert data.prepare(folder, out).why.startswith(name)
   assert (out / name).read_bytes() == whole
+
+
+VERSION_0 = json.dumps({"format": prepared.FORMAT, "version": 0})
+
+
+@pytest.mark.parametrize(
+  ("content", "said"),
+  [
+    ('{"form', "expected JSON"),
+    (b'{"format": "\xff"}', "expected JSON"),
+    (VERSION_0, "expected format version 1, found '0'"),
+  ],
+)
+def test_manifest_that_cannot_be_used(content, said, folder, tmp_path):
+  out = data.prepare(folder, tmp_path / "out").folder
+  samples.write(out / "manifest.json", content)
+  with pytest.raises(DataError, match=rf"manifest\.json: {said}; prepare the data again$"):
+    data.load(out)
+  assert "manifest.json" in data.prepare(folder, out).why and data.load(out).num_labels == 5
+
+
+def test_damage_that_leaves_sizes(folder, tmp_path):
+  """A letter costs that letter; a header, one line."""
+  path = data.prepare(folder, tmp_path / "out").folder / "labels.texts.npy"
+  path.write_bytes(path.read_bytes().replace("grün".encode(), b"gr\xff\xffn"))
+  assert list(data.load(path.parent).labels.texts)[:2] == [samples.LABELS[0], "gr\ufffd\ufffdn"]
+  path.write_bytes(path.read_bytes().replace(b"descr", b"'''''"))
+  with pytest.raises(DataError, match=r"labels\.texts\.npy: not readable \(.*\); prepare the data again$"):
+    data.load(path.parent)
+
+
+def test_names_that_are_not_utf8(tmp_path):
+  """Python holds their bytes as lone surrogates, which the manifest must hold as well."""
+  raw = samples.index(tmp_path / os.fsdecode(b"r\xffw"))
+  for path in list(raw.glob("kind_*")):
+    path.rename(raw / path.name.replace("kind", os.fsdecode(b"k\xe9nd")))
+  dataset = data.load(raw, cache_dir=tmp_path / "cache")
+  assert list(dataset.graphs) == [os.fsdecode(b"k\xe9nd")]
+  assert data.prepare(raw, dataset.folder).why == ""
 
 
 def test_foreign_folder_is_left_alone(folder, tmp_path):

@@ -24,6 +24,11 @@ def make(num_texts: int = 160) -> tuple[list[str], list[list[str]]]:
   return texts, labels
 
 
+def indicator(labels, names=NAMES) -> np.ndarray:
+  """Returns `[n, L]` of 0 and 1, the labels of each text."""
+  return np.array([[name in of_text for name in names] for of_text in labels], int)
+
+
 def estimator(**changes) -> xmc_jax.XMCClassifier:
   """Returns an estimator that is not fitted; `changes` are parameters."""
   parameters = {"method": "dexml", "num_epochs": 4, "learning_rate": 0.02, "max_length": 16}

@@ -7,9 +7,7 @@ import made_texts
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.exceptions import NotFittedError
 
-import xmc_jax
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import Labels
 from xmc_jax.errors import DataError, UserError
@@ -97,19 +95,14 @@ def test_partial_fit_is_fit_and_then_learn(made, monkeypatch):
 
 
 def indicator(labels):
-  return np.array([[name in names for name in NAMES] for names in labels], int)
+  return made_texts.indicator(labels, NAMES)
 
 
 # Each makes lists of names into labels of one form, and the classes of that form.
 FORMS = {
   "csr": (lambda names: sp.csr_matrix(indicator(names)), NAMES),
-  "indicator": (indicator, NAMES),
   "one name": (lambda names: [row[0] if row else None for row in names], CLASSES),
   "ids": (lambda names: [[7 * NAMES.index(name) for name in row] for row in names], range(0, 112, 7)),
-  "one id": (
-    lambda names: [7 * NAMES.index(row[0]) if row else None for row in names],
-    np.arange(0, 112, 7)[::-1],
-  ),
 }
 
 
@@ -117,7 +110,7 @@ FORMS = {
 def test_labels_of_each_form(made, form, monkeypatch):
   """Without training again: the run is that of names, whose columns are the same."""
   like, classes = FORMS[form]
-  first = [row[:1] for row in LABELS] if form.startswith("one") else LABELS
+  first = [row[:1] for row in LABELS] if form == "one name" else LABELS
 
   def train(config, texts, space, truth, workdir):
     np.testing.assert_array_equal(truth.toarray(), indicator(first))
@@ -203,19 +196,6 @@ def test_new_names_at_the_first_call(made, monkeypatch):
   monkeypatch.setattr(fitting, "train", train)
   other = made_texts.estimator(new_labels=True).partial_fit([NEW], [["yak"]], ["zebra", "gnu"])
   assert list(other.classes_) == ["gnu", "yak", "zebra"]
-
-
-def test_scores_that_remember_nothing(made):
-  made.set_params(scores="fused")
-  with pytest.raises(UserError, match="remember nothing; give scores='hybrid'"):
-    made.learn([NEW], [[NAMES[0]]])
-
-
-def test_an_estimator_that_is_not_fitted():
-  made = xmc_jax.XMCClassifier()
-  for learns in (lambda: made.learn([NEW], [["a"]]), lambda: made.unlearn([0]), made.undo):
-    with pytest.raises(NotFittedError, match="not fitted yet"):
-      learns()
 
 
 def test_two_estimators_of_one_folder(made):

@@ -81,8 +81,3 @@ def test_how_files_are_read_is_not_for_settings():
     with pytest.raises(methods.ConfigError, match=rf"settings\['data.{name}'\] is set by fit; leave it out"):
       settings.make("dexml", "bag", {}, {f"data.{name}": values[f"data.{name}"]})
   assert settings.make("dexml", "bag", {}, {"data.num_validation": 7}).data.num_validation == 7
-
-
-def test_errors_keep_their_kind():
-  with pytest.raises(methods.ConfigError, match="set num_epochs=1"), settings.named_by_parameters():
-    raise methods.ConfigError("set --config.train.num_epochs=1")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from xmc_jax.config.defaults import keys_of
-from xmc_jax.config.keys import LARGEST, Key, Settings, shown
+from xmc_jax.config.keys import LARGEST, Key, Settings, flatten, shown
 
 _NEEDED = ("name", "encoder.name", "method.name", "data.text")  # texts that must not be empty
 
@@ -26,9 +26,7 @@ _TYPES = {
 def faults(config: Any, methods: Mapping[str, Settings]) -> Iterator[str]:
   """Yields the faults of a config, a line each; later ones suppose that the earlier ones are corrected.
 
-  Args:
-    config: a ConfigDict, or any other object that a config file has made.
-    methods: what each method declares, by its name; the first is used for a config that names none.
+  The config may be any object that a config file has made; if it names no method, the first one is used.
   """
   wanted = "it must return xmc_jax.default_config() with other values"
   if not hasattr(config, "to_dict"):
@@ -55,15 +53,6 @@ def faults(config: Any, methods: Mapping[str, Settings]) -> Iterator[str]:
   yield from _joint_faults(values)
   if values["encoder.name"] in ("bag", "gru"):
     yield from _table_faults(values)
-
-
-def flatten(section: Mapping, prefix: str = "") -> dict[str, Any]:
-  """Flattens nested sections into one dict with dotted keys."""
-  flat = {}
-  for key, value in section.items():
-    nested = (isinstance(value, Mapping) or hasattr(value, "to_dict")) and len(value)
-    flat.update(flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
-  return flat
 
 
 def depth_of(metric: str) -> int:
@@ -102,11 +91,8 @@ def unknown_key(key: str, known: Iterable[str], methods: Mapping[str, Settings])
 def _nearest(key: str, known: list[str]) -> list[str]:
   """Returns the known key that is most like this one; all of them, if several are equally like it."""
   near = difflib.get_close_matches(key, known, n=3, cutoff=0.75)
-  return [name for name in near if _likeness(name, key) == _likeness(near[0], key)]
-
-
-def _likeness(name: str, key: str) -> float:
-  return difflib.SequenceMatcher(None, name, key).ratio()
+  likeness = [difflib.SequenceMatcher(None, name, key).ratio() for name in near]
+  return [name for name, like in zip(near, likeness) if like == likeness[0]]
 
 
 def type_fault(key: str, value: Any, usual: Any) -> str:

@@ -4,10 +4,9 @@ A key has the name of the keyword argument that gets its value. The keys of `con
 each method, in xmc_jax/methods; docs/settings.md lists all.
 """
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from xmc_jax.config.keys import Key, Settings
+from xmc_jax.config.keys import Key, Settings, flatten
 
 SOURCES = {
   "memory": "labels of similar training texts",
@@ -214,16 +213,8 @@ KEYS: dict[str, Any] = {  # each a Key, or a section of Keys
 
 def keys_of(settings: Settings | None = None) -> dict[str, Key]:
   """Returns every key of a config by its dotted name; without settings, those outside `config.method`."""
-  found = dict(_flat(KEYS))
+  found = flatten(KEYS)
   if settings is not None:
     found["method.name"] = Key("dexml", "the paper: a file in xmc_jax/methods")
     found |= {f"method.{name}": key for name, key in settings.keys.items()}
   return found
-
-
-def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Key]]:
-  for name, value in section.items():
-    if isinstance(value, Key):
-      yield prefix + name, value
-    else:
-      yield from _flat(value, f"{prefix}{name}.")

@@ -17,24 +17,14 @@ _STEPS_PER_EPOCH, _LEAST_ROWS = 16, 8
 
 
 def num_validation(num_labelled: int) -> int:
-  """Returns how many rows to hold out if that is automatic: a tenth, rounded, and at most 1,000.
-
-  For 500 rows these are 50, for 4 or fewer none.
-
-  Args:
-    num_labelled: training rows with a label.
-  """
+  """Returns how many of the labelled rows to hold out if that is automatic: a tenth, and at most 1,000."""
   return min(_MOST_HELD_OUT, (num_labelled + 5) // 10)
 
 
 def batch_size(num_rows: int, data_axis: int = 1) -> int:
   """Returns the batch size for small data: the largest power of two with 16 steps or more in an epoch.
 
-  It is at least 8, if there are 8 rows, and is rounded up to a multiple of `data_axis`.
-
-  Args:
-    num_rows: rows to train on, 1 or more.
-    data_axis: `mesh.data`, which divides the result.
+  It is at least 8, if there are 8 rows, and is rounded up to a multiple of `data_axis`, which is `mesh.data`.
   """
   most = max(num_rows // _STEPS_PER_EPOCH, min(_LEAST_ROWS, num_rows))
   size = 1 << (most.bit_length() - 1)
@@ -76,12 +66,7 @@ def fitted(
 def note(
   asked: ml_collections.ConfigDict, used: ml_collections.ConfigDict, num_labelled: int, num_labels: int
 ) -> str:
-  """Writes one line about what `fitted` changed; '' if only `data.num_validation`, or nothing, changed.
-
-  Args:
-    asked, used: the config before and after.
-    num_labelled, num_labels: as given to `fitted`.
-  """
+  """Writes one line about what `fitted` changed; '' if only `data.num_validation`, or nothing, changed."""
   before, after = checks.flatten(asked), checks.flatten(used)
   changed = [key for key in KEYS if before[key] != after[key]]
   if changed in ([], ["data.num_validation"]):

@@ -76,6 +76,15 @@ def declare(
   return Settings(MappingProxyType(joined | keys), tuple(dict.fromkeys(every)), needs_run)
 
 
+def flatten(section: Mapping, prefix: str = "") -> dict[str, Any]:
+  """Flattens nested sections into one dict with dotted keys."""
+  flat = {}
+  for key, value in section.items():
+    nested = (isinstance(value, Mapping) or hasattr(value, "to_dict")) and len(value)
+    flat.update(flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
+  return flat
+
+
 def shown(value: Any) -> str:
   """Returns a value as it is written on a command line; parentheses are quoted for the shell."""
   return f'"{value}"' if isinstance(value, tuple) else str(value)

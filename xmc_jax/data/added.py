@@ -49,7 +49,7 @@ def with_labels(
 
 def _in_memory(texts: Sequence[str]) -> Texts:
   letters, lengths = utf8(well_formed(list(texts)))
-  return Texts.of_offsets(letters, np.concatenate([[0], np.cumsum(lengths)]))
+  return Texts(letters, np.cumsum(lengths) - lengths, lengths)
 
 
 def _widened(split: Split, num_labels: int) -> Split:

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from xmc_jax.errors import DataError
 from xmc_jax.storage import npy
 
 
@@ -78,48 +77,28 @@ class CsrFile:
       self._values.append(cast(np.ndarray, values))  # a matrix with values is given some
 
 
-def read_array(path: Path, *types: str) -> np.ndarray:
-  """Opens a one-dimensional .npy file with elements of one of these types, memory-mapped and read-only.
+def read_ragged(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+  """Opens the values and the offsets of a RaggedFile, memory-mapped and read-only.
 
   Raises:
-    DataError: the file cannot be read, or has another shape or type.
+    DataError: a file is missing, or is no array.
   """
-  array = npy.read(path, remedy="prepare the data again").view(np.ndarray)
-  if array.ndim != 1 or array.dtype not in map(np.dtype, types):
-    found = f"{array.dtype} of shape {array.shape}"
-    expected = f"one dimension of type {' or '.join(types)}"
-    raise DataError(f"{path}: expected {expected}, found {found}; prepare the data again")
-  return array
-
-
-def read_ragged(
-  folder: Path, name: str, *types: str, num_rows: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-  """Reads a RaggedFile: values of one of these types, and offsets. Checks the offsets, not the values."""
-  values, path = read_array(folder / f"{name}.npy", *types), folder / f"{name}_offsets.npy"
-  offsets = read_array(path, "int64")
-  ends = offsets[[0, -1]].tolist() if len(offsets) else []
-  if ends != [0, len(values)] or np.any(offsets[1:] < offsets[:-1]):
-    expected = f"offsets that grow from 0 to {len(values)}, the length of {name}.npy"
-    raise DataError(f"{path}: expected {expected}; prepare the data again")
-  if num_rows not in (None, len(offsets) - 1):
-    found = f"{len(offsets) - 1}; prepare the data again"
-    raise DataError(f"{path}: expected offsets of {num_rows} rows, found {found}")
-  return values, offsets
+  return _read(folder / f"{name}.npy"), _read(folder / f"{name}_offsets.npy")
 
 
 def read_csr(folder: Path, name: str, shape: tuple[int, int]) -> sp.csr_matrix:
   """Reads a CsrFile as a scipy csr: float32 with values, bool without."""
-  columns, offsets = read_ragged(folder, f"{name}.columns", "int32", num_rows=shape[0])
+  columns, offsets = read_ragged(folder, f"{name}.columns")
   values_path = folder / f"{name}.values.npy"
-  values = read_array(values_path, "float32") if values_path.exists() else np.ones(len(columns), bool)
-  if len(values) != len(columns):
-    found = f"{len(values)}; prepare the data again"
-    raise DataError(f"{values_path}: expected {len(columns)} values, found {found}")
+  values = _read(values_path) if values_path.exists() else np.ones(len(columns), bool)
   matrix = sp.csr_matrix((values, columns, offsets), shape=shape)
   # Columns were written sorted and distinct. Without this flag scipy would check, and may sort in place.
   matrix.has_canonical_format = True
   return matrix
+
+
+def _read(path: Path) -> np.ndarray:
+  return npy.read(path, remedy="prepare the data again").view(np.ndarray)
 
 
 class Ragged:

@@ -159,11 +159,7 @@ class Dataset:
 
   def notation(self, label: int) -> str:
     """Returns a label's notation in the vocabulary; '' if it has none."""
-    return self._notations[label] if label < len(self._notations) else ""
-
-  @functools.cached_property
-  def _notations(self) -> list[str]:
-    return [json.loads(concept)["notation"] for concept in self.label_concepts or ()]
+    return self.concept(label).get("notation", "")
 
   def concept(self, label: int) -> dict[str, Any]:
     """Returns what the vocabulary says of a label, as `vocabulary.Concept`; {} without one."""
@@ -177,22 +173,17 @@ class Dataset:
   def _of_labels(self, what: str) -> Texts | None:
     if f"labels.{what}.npy" not in self.manifest["files"]:
       return None
-    return Texts.of_offsets(
-      *read_ragged(
-        self.folder, f"labels.{what}", "uint8", num_rows=self.manifest["counts"]["labels"]["texts"]
-      )
-    )
+    return Texts.of_offsets(*read_ragged(self.folder, f"labels.{what}"))
 
   def tokenizer(self) -> Tokenizer:
     """Loads the `tokenizers.Tokenizer` that the data were prepared with; DataError if it was without one."""
     return load_tokenizer(self.folder / TOKENIZER)
 
   def _text_set(self, name: str) -> TextSet:
-    texts = Texts.of_offsets(*read_ragged(self.folder, f"{name}.texts", "uint8"))
+    texts = Texts.of_offsets(*read_ragged(self.folder, f"{name}.texts"))
     if not self.manifest["tokenizer"]:
       return TextSet(texts, None)
-    ids = read_ragged(self.folder, f"{name}.tokens", "uint16", "int32", num_rows=len(texts))
-    return TextSet(texts, TokenTable.of_offsets(*ids))
+    return TextSet(texts, TokenTable.of_offsets(*read_ragged(self.folder, f"{name}.tokens")))
 
   def _split(self, name: str) -> Split:
     texts, tokens = self._text_set(name)

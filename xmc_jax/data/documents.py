@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -77,9 +76,10 @@ def files_of(path: Path) -> list[Path]:
   with reading(path):
     path.stat()
   if not path.is_dir():
-    with open_bytes(path) if path.is_file() else nullcontext() as file:  # a pipe is read but once
-      is_binary = file and file.peek(4)[:4] in extracted.BEGINNINGS
-      if is_binary and suffix(path) not in (*SUFFIXES, *extracted.SUFFIXES):
+    if path.is_file() and suffix(path) not in (*SUFFIXES, *extracted.SUFFIXES):  # a pipe is read but once
+      with open_bytes(path) as file:
+        is_packed = file.peek(4)[:4] in extracted.BEGINNINGS
+      if is_packed:
         raise DataError(f"{path}: expected plain text, found a PDF, Word or zip file; name it .pdf or .docx")
     return [path]
   inside = [file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()]

@@ -24,10 +24,6 @@ def is_installed() -> bool:
 def text_of(content: bytes, name: str) -> str:
   """Returns the text of a PDF or Word file; that of a scanned one is ''.
 
-  Args:
-    content: the file.
-    name: what messages call it.
-
   Raises:
     DataError: it cannot be read, such as an encrypted one, or takes too long.
     UserError: pypdf or python-docx is not installed.

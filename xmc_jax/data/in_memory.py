@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import scipy.sparse as sp
 
-from xmc_jax.data.formats.lines import MAX_LINE_BYTES
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import Labels, texts_of
 from xmc_jax.errors import DataError
@@ -63,15 +62,14 @@ def write(
   given_test = Labels(test_labels, len(test), "test_labels")
   tested = test_labels is not None
   space = LabelSpace.of(given, label_texts, *([given_test] if tested else []))
-  truth = space.encode(given)
-  if not truth.nnz:
-    raise DataError("labels: no text has a label, so there is nothing to learn")
   test_truth = space.encode(given_test) if tested else sp.csr_matrix((0, len(space.texts)))
-  return write_encoded(folder, space.texts, (train, truth), (test, test_truth))
+  return write_encoded(folder, space.texts, (train, space.encode(given)), (test, test_truth))
 
 
 def write_encoded(folder: str | Path, label_texts: list[str], train: Encoded, test: Encoded) -> Path:
-  """Writes a data set as `write` does."""
+  """Writes a data set as `write` does; refuses one without labels."""
+  if not train[1].nnz:
+    raise DataError("labels: no text has a label, so there is nothing to learn")
   folder = Path(folder).expanduser()
   with atomic.writing(folder):
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,9 +98,9 @@ def checksums(label_texts: list[str], train: Encoded, test: Encoded) -> dict[str
 
 
 def _files(label_texts: list[str], train: Encoded, test: Encoded) -> Iterator[tuple[str, Iterator[bytes]]]:
-  yield _LABELS, _lines(({"title": text} for text in label_texts), "label_texts")
-  yield _TEST, _lines(_points(*test), "test_texts")
-  yield _TRAIN, _lines(_points(*train), "texts")
+  yield _LABELS, _lines({"title": text} for text in label_texts)
+  yield _TEST, _lines(_points(*test))
+  yield _TRAIN, _lines(_points(*train))
 
 
 def _points(texts: list[str], truth: sp.csr_matrix) -> Iterator[dict]:
@@ -112,12 +110,9 @@ def _points(texts: list[str], truth: sp.csr_matrix) -> Iterator[dict]:
     yield point if binary else {**point, "target_rel": truth.data[start:end].tolist()}
 
 
-def _lines(records: Iterable[dict], what: str) -> Iterator[bytes]:
-  for row, record in enumerate(records):
+def _lines(records: Iterable[dict]) -> Iterator[bytes]:
+  for record in records:
     try:
-      line = f"{json.dumps(record, ensure_ascii=False)}\n".encode()
+      yield f"{json.dumps(record, ensure_ascii=False)}\n".encode()
     except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
-      line = f"{json.dumps(record)}\n".encode()
-    if len(line) > MAX_LINE_BYTES:
-      raise DataError(f"{what}[{row}]: expected at most {MAX_LINE_BYTES >> 20} MiB of text and labels")
-    yield line
+      yield f"{json.dumps(record)}\n".encode()

@@ -58,9 +58,7 @@ class LabelSpace:
     flat = [label_values.flattened(part) for part in (labels, *more)]
     kind = flat[0].kind
     if texts is not None:
-      if kind in (IDS, ID):
-        return cls(kind, texts)
-      return cls(kind, texts, keys=texts)
+      return cls(kind, texts, None if kind in (IDS, ID) else texts)
     label_values.refuse_indicators(flat[0], labels.what)
     keys = sorted(set(chain.from_iterable(part.items for part in flat if part.kind == kind)))
     return cls(kind, [str(key) for key in keys], keys)
@@ -163,14 +161,9 @@ class LabelSpace:
       (np.ones(chosen.nnz, self._like.dtype), chosen.indices, chosen.indptr), chosen.shape
     )
     found.sort_indices()
-    if not sp.issparse(self._like):
-      return found.toarray()
-    return sp.csr_array(found) if isinstance(self._like, sp.sparray) else found
+    return type(self._like)(found) if sp.issparse(self._like) else found.toarray()
 
 
 def _empty(matrix: Any) -> Any:
   """Returns a matrix of the same type, without rows; CSR for any sparse one."""
-  if not sp.issparse(matrix):
-    return np.zeros((0, matrix.shape[1]), np.asarray(matrix).dtype)
-  kind = sp.csr_array if isinstance(matrix, sp.sparray) else sp.csr_matrix
-  return kind((0, matrix.shape[1]), dtype=matrix.dtype)
+  return matrix.tocsr()[:0] if sp.issparse(matrix) else np.asarray(matrix)[:0].copy()

@@ -35,8 +35,6 @@ def shown(value: object) -> str:
 def items_of(values: Any, what: str) -> list:
   """Returns the items of a list, tuple, array, or column of a data frame.
 
-  A pandas or Polars series gives its items by `to_list`, a NumPy array by `tolist`.
-
   Raises:
     DataError: it has no items in an order, or has several dimensions; `what` is its name.
   """
@@ -48,10 +46,7 @@ def items_of(values: Any, what: str) -> list:
   if len(shape) != 1:
     kind = type(values).__name__
     raise DataError(f"{what}: expected one dimension, found a {kind} of shape {shape}; give one column of it")
-  for method in ("to_list", "tolist"):
-    if hasattr(values, method):
-      return list(getattr(values, method)())
-  return list(values)
+  return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
 def texts_of(values: Any, what: str) -> list[str]:

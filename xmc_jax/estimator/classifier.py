@@ -1,6 +1,5 @@
 """`XMCClassifier`: trains and predicts like an estimator of scikit-learn."""
 
-import os
 import pathlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -18,7 +17,7 @@ from xmc_jax import metrics
 from xmc_jax.config.keys import LARGEST
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import ID, NAME, Labels, texts_of
-from xmc_jax.errors import ConfigError, DataError
+from xmc_jax.errors import ConfigError
 from xmc_jax.estimator import fitted, settings
 from xmc_jax.estimator.learning import Learns
 from xmc_jax.runs.best_labels import BEST_F1, LabelRequest, is_given
@@ -225,8 +224,6 @@ class XMCClassifier(Learns):
 
   def _train(self, texts: list[str], given: Labels, space: LabelSpace) -> Self:
     truth = space.encode(given)
-    if not truth.nnz:
-      raise DataError("labels: no text has a label, so there is nothing to learn")
     classes = space.classes  # before the training, which may take days
     config = self._config()
     workdir = None if self.workdir is None else pathlib.Path(self.workdir).expanduser().resolve()
@@ -237,8 +234,6 @@ class XMCClassifier(Learns):
 
   def _config(self) -> ml_collections.ConfigDict:
     self._threshold()
-    if not (self.workdir is None or isinstance(self.workdir, str | os.PathLike)):
-      raise ConfigError(f"workdir = {self.workdir!r:.60} is not a path; for instance workdir='runs/mine'")
     given = {name: getattr(self, name) for name in settings.KEYS if name not in ("method", "encoder")}
     if isinstance(self.random_state, np.random.RandomState):
       if self.workdir is not None:
@@ -266,8 +261,7 @@ class XMCClassifier(Learns):
     return ids, scores
 
   def _of_best(self, texts: Any, k: int) -> sp.csr_matrix:
-    check_is_fitted(self)
-    ids, scores = self._ranked(texts, min(k, len(self.classes_)))
+    ids, scores = self._ranked(texts, k)
     return self._matrix(ids, scores, ids >= 0)
 
   def _matrix(self, ids: np.ndarray, values: np.ndarray, kept: np.ndarray) -> sp.csr_matrix:

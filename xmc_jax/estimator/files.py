@@ -17,11 +17,7 @@ _NEEDED = (
 
 
 class TemporaryFolder:
-  """Makes a folder that is deleted with this object, or when the process ends.
-
-  Attributes:
-    path: the folder.
-  """
+  """Makes a folder, `path`, that is deleted with this object, or when the process ends."""
 
   def __init__(self) -> None:
     self.path = pathlib.Path(tempfile.mkdtemp(prefix="xmc_jax-"))
@@ -65,7 +61,6 @@ def unpack(files: Mapping[str, bytes], folder: pathlib.Path) -> None:
 
 
 def _needed(run: pathlib.Path) -> set[pathlib.Path]:
-  """Returns the files that prediction needs."""
   roots = [run / name for name in _NEEDED]
   better = (run / run_folder.REFIT / run_folder.BEST, run / run_folder.BEST)
   roots.append(next((folder for folder in better if any(folder.glob("*"))), run / run_folder.NEWEST))

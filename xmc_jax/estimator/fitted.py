@@ -120,12 +120,10 @@ def train(
   truth: sp.csr_matrix,
   workdir: pathlib.Path | None,
 ) -> Fitted:
-  """Trains a run, or continues the one in `workdir`; there is no test split.
+  """Trains a run on n texts, or continues the one in `workdir`; there is no test split.
 
   Args:
     config: all but the places of data.
-    texts: n training texts.
-    space: the labels.
     truth: CSR `[n, L]`, the labels of each text.
     workdir: the run's folder; None keeps no file beyond the result's life, and no compiled program on disk.
   """

@@ -184,16 +184,10 @@ def _new(space: LabelSpace, given: Labels, grows: bool) -> list[str]:
 
 
 def _named(given: Labels, space: LabelSpace, keys: Sequence[str], new: list[str]) -> list[list[str]]:
-  """Returns the keys of each text's labels.
-
-  Args:
-    given: labels of n texts.
-    space: the L classes.
-    keys: `[L]` their keys.
-    new: names that are no classes yet, and are their own keys.
+  """Returns the keys of each text's labels; names that are no classes yet are their own keys.
 
   Raises:
-    DataError: the form or the number of columns is another, or two classes share a key.
+    DataError: the form or the number of columns is another, or two classes have one text.
   """
   larger = space.extended(new) if new else space
   found = larger.encode(given)
@@ -206,5 +200,4 @@ def _named(given: Labels, space: LabelSpace, keys: Sequence[str], new: list[str]
     if first[text.strip()] != label:
       raise DataError(f"labels: several classes are called {shown(text)}; give `fit` a text for each")
     key_of[label] = keys[label] if label < len(keys) else text
-  rows = np.split(found.indices, found.indptr[1:-1])[: found.shape[0]]
-  return [[key_of[label] for label in row.tolist()] for row in rows]
+  return [[key_of[label] for label in row] for row in found.tolil().rows]
