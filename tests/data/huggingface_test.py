@@ -140,8 +140,7 @@ def test_illegible_metadata_leaves_numbers(tmp_path):
     assert list(data.load(path, test_fraction=0).labels.texts) == ["3"]
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv.gz"])
-@pytest.mark.parametrize("place", ["", "data"])
+@pytest.mark.parametrize(("place", "suffix"), [("data", "parquet"), ("data", "csv.gz"), ("", "jsonl")])
 def test_shards_in_the_order_of_their_numbers(place, suffix, tmp_path):
   for number in range(12):
     path = tmp_path / place / f"train-{number:05}-of-00012.{suffix}"
@@ -206,7 +205,6 @@ NAMES = "state.json: expected names without folders in '_data_files', found"
   ("files", "said"),
   [
     ({"state": "{"}, "state.json: expected one JSON object, as `datasets` writes it"),
-    ({"state": "[" * 5000}, "state.json: expected one JSON object"),
     ({"dataset_info": "[]"}, "dataset_info.json: expected one JSON object"),
     ({"state": {}}, f"{NAMES} 'None'"),
     ({"state": {"_data_files": []}}, "state.json: expected at least one file in '_data_files'"),
@@ -219,9 +217,7 @@ def test_refusals_of_json_files(files, said, tmp_path):
   refused(saved(tmp_path / "set", **files), said)
 
 
-@pytest.mark.parametrize(
-  "name", ["../x.arrow", "/x.arrow", "a/x.arrow", "..", "", "x\0.arrow", "..\\x.arrow", 7]
-)
+@pytest.mark.parametrize("name", ["../x.arrow", "..\\x.arrow", "..", 7])
 def test_names_do_not_lead_out_of_the_folder(name, tmp_path):
   folder = saved(tmp_path / "set", state={"_data_files": [{"filename": name}]})
   samples.write(tmp_path / "x.arrow", (folder / "data-00000-of-00001.arrow").read_bytes())
@@ -243,24 +239,6 @@ def test_damaged_streams(change, said, tmp_path):
   path = saved(tmp_path / "set") / "data-00000-of-00001.arrow"
   path.write_bytes(change(path.read_bytes()))
   refused(tmp_path / "set", said)
-
-
-OTHER = "arrow, row 1: expected labels that are texts or whole numbers, found"
-
-
-@pytest.mark.parametrize(
-  ("label", "said"),
-  [
-    (pa.array([{"a": 1}]), f"{OTHER} \"{{'a': 1}}\""),
-    (pa.array([[[1]]]), f"{OTHER} '[1]'"),
-    (pa.array([b"x"]), f"{OTHER} 'x'"),
-  ],
-)
-def test_columns_of_other_types(label, said, tmp_path):
-  folder = saved(tmp_path / "set")
-  table = pa.table({"query": ["a"], "label": label})
-  samples.arrow_stream(folder / "data-00000-of-00001.arrow", table.to_batches())
-  refused(folder, said)
 
 
 @pytest.mark.parametrize("layout", ["arrow", "parquet"])
