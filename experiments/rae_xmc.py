@@ -23,7 +23,7 @@ _RAE_XMC = {
 }
 
 
-def _paper(dataset: str, **values) -> dict:
+def _paper(dataset: str) -> dict:
   return {
     "dataset": dataset,
     "encoder.name": "distilbert-base-uncased",
@@ -34,10 +34,10 @@ def _paper(dataset: str, **values) -> dict:
     "train.num_epochs": 30,
     "train.learning_rate": 2e-4,
     **_RAE_XMC,
-    **values,
   }
 
 
+_BENCHMARKS = ("lf_amazontitles_131k", "lf_wikiseealso_320k", "lf_wikipedia_500k", "lf_amazontitles_1.3m")
 _MINILM = {
   "dataset": "debian",
   **_RAE_XMC,
@@ -66,9 +66,6 @@ PRESETS = {
   },
   "debian_minilm3": {**_MINILM, "encoder.num_layers": 3, "train.num_epochs": 8},
   "debian_minilm6": {**_MINILM, "train.num_epochs": 12},
-  "lf_amazontitles_131k": _paper("lf_amazontitles_131k"),
-  "lf_wikiseealso_320k": _paper("lf_wikiseealso_320k"),
-  "lf_wikipedia_500k": _paper("lf_wikipedia_500k"),
-  "lf_amazontitles_1.3m": _paper("lf_amazontitles_1.3m"),
+  **{name: _paper(name) for name in _BENCHMARKS},
 }
 get_config = config_getter("rae_xmc", PRESETS)

@@ -49,8 +49,3 @@ def of_ngame(preset: str, values: dict) -> dict:
 def of_dexa(preset: str, values: dict) -> dict:
   """Returns DEXA's preset, cut short."""
   return {**as_paper(dexa.PRESETS[preset]), **values}
-
-
-def judged_by(metric: str, values: dict) -> dict:
-  """Returns a row whose best epoch is the one with the best `metric` on validation rows."""
-  return {**values, "eval.metric": metric}

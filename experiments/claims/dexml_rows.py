@@ -9,7 +9,6 @@ from xmc_jax.experiments.claims.common import (
   ONE_POSITIVE,
   SOFTMAX,
   UNIT,
-  judged_by,
   of_ngame,
   short,
 )
@@ -49,7 +48,7 @@ _IN_BATCH = {**DEXML, **ONE_POSITIVE, "method.labels": "in_batch"}
 def _soft_top(k: int, alpha: float, values: dict) -> dict:
   """Returns a row of SoftTop-k, judged by what it is to be best in."""
   loss = {"method.loss": "soft_top_k", "method.k": float(k), "method.alpha": alpha}
-  return judged_by({5: "P@5", 100: "R@100"}[k], {**values, **loss})
+  return {**values, **loss, "eval.metric": {5: "P@5", 100: "R@100"}[k]}
 
 
 def _hard(count: int) -> dict:

@@ -224,11 +224,8 @@ def margins_of(
     `[n, k]` margins; 0 of labels whose classifier would have one class only.
   """
   margins = np.zeros(ids.shape)
-  positives, listed, wanted = (
-    truth.tocsc(),
-    _by_label(negatives, truth.shape[1]),
-    _by_label(ids, truth.shape[1]),
-  )
+  positives, num_labels = truth.tocsc(), truth.shape[1]
+  listed, wanted = _by_label(negatives, num_labels), _by_label(ids, num_labels)
   for label in np.unique(ids[ids >= 0]):
     right = positives.indices[positives.indptr[label] : positives.indptr[label + 1]]
     rows = np.union1d(right, listed.indices[listed.indptr[label] : listed.indptr[label + 1]])

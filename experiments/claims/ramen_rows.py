@@ -19,6 +19,7 @@ _WITH_GRAPHS = {
 _ANCE = _WITH_GRAPHS["ance"]
 _NO_WALKS = {"method.walk_hops": 0}
 _NO_QUERIES, _NO_LABELS = ({f"method.{side}_graph_weights": (0.0,)} for side in ("query", "label"))
+_SMALL_WEIGHTS = {f"method.{side}_graph_weights": (0.1,) for side in ("query", "label")}
 
 
 def _without_graphs(base: str) -> dict:
@@ -35,11 +36,6 @@ def _pruned_above(threshold: float, first_epoch: float = 3.0) -> dict:
   return {"method.pruning_threshold": threshold, "method.pruning_first_epoch": first_epoch}
 
 
-def _of_weight(weight: float) -> dict:
-  """Returns settings with this λ for every graph."""
-  return {f"method.{side}_graph_weights": (weight,) for side in ("query", "label")}
-
-
 # Two remedies against anchors that are named like labels.
 _REMEDIES = {
   "ngame_without_label_like_anchors": {**_WITH_GRAPHS["ngame"], "method.label_like_anchors": "drop"},
@@ -53,7 +49,7 @@ REAL = {
     for row, values in ((base, _without_graphs(base)), (f"{base}_with_graphs", with_graphs))
   }
   # λ is 0.5 in the other rows, 1 / the number of graphs.
-  | {"ngame_with_graphs_of_weight_0.1": {**_WITH_GRAPHS["ngame"], **_of_weight(0.1)}}
+  | {"ngame_with_graphs_of_weight_0.1": {**_WITH_GRAPHS["ngame"], **_SMALL_WEIGHTS}}
   | _REMEDIES,
   "graph_parts": {  # Table 8
     "ance_with_graphs": _ANCE,

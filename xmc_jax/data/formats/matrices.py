@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import zipfile
 from array import array
 from collections import Counter
 from collections.abc import Iterator
@@ -11,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines, open_bytes, reading, refuse_overpacked
-from xmc_jax.data.formats.source import Pairs, Place, Rows, one_line, refusal
-from xmc_jax.errors import DataError
+from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines, expecting, open_bytes, reading, refuse_overpacked
+from xmc_jax.data.formats.source import Pairs, Place, Rows, refusal
 
 _LONGEST_COUNT = 18  # letters of a number of rows or columns
 
@@ -58,18 +56,10 @@ class NpzMatrix:
 
   def __init__(self, path: Path):
     self.path = path
-    try:
-      with reading(path), open_bytes(path) as file:
-        with zipfile.ZipFile(file) as archive:
-          refuse_overpacked(archive, path.stat().st_size)
-        file.seek(0)
-        self._matrix = sp.csr_matrix(sp.load_npz(file))
-        self._matrix.check_format()
-    except DataError:
-      raise
-    except Exception as error:  # a damaged zip can fail in any of its layers
-      what = "expected a matrix saved by scipy.sparse.save_npz"
-      raise DataError(f"{path}: {what} ({one_line(error)})") from None
+    with expecting(path, "a matrix saved by scipy.sparse.save_npz"), reading(path), open_bytes(path) as file:
+      refuse_overpacked(path, file)
+      self._matrix = sp.csr_matrix(sp.load_npz(file))
+      self._matrix.check_format()
     self.shape = self._matrix.shape
     self._done = 0
 
