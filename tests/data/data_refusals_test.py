@@ -248,13 +248,12 @@ def test_label_table_without_texts(tmp_path):
   refused(path, said, "or call one 'text'", label_file="names.csv")
 
 
-@pytest.mark.parametrize("name", ["trn.json.gz", "lbl.json.gz"])
-def test_truncated_gzip(name, tmp_path):
+def test_truncated_gzip(tmp_path):
   folder = samples.raw_json(tmp_path, ".gz")
   noise = samples.lines(json_row(title=os.urandom(40).hex(), target_ind=[0]).strip() for _ in range(3000))
   packed = gzip.compress(noise.encode())
-  (folder / name).write_bytes(packed[: len(packed) // 2])
-  refused(folder, f"{name}, after line ", ": expected more gzip data, found the end")
+  (folder / "trn.json.gz").write_bytes(packed[: len(packed) // 2])
+  refused(folder, "trn.json.gz, after line ", ": expected more gzip data, found the end")
 
 
 def test_damaged_gzip(tmp_path):
@@ -270,12 +269,11 @@ def test_no_permission(tmp_path, monkeypatch):
   refused(folder, "_X_Y.txt: no permission to read this file")
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-def test_disk_refuses(number, tmp_path, monkeypatch):
+def test_disk_refuses(tmp_path, monkeypatch):
   folder = samples.index(tmp_path)
-  error = OSError(number, os.strerror(number))
+  error = OSError(errno.ENOSPC, "No space left on device")
   monkeypatch.setattr(arrays.ArrayFile, "append", mock.Mock(side_effect=error))
-  said = f"out: cannot be written ({os.strerror(number)}); set --config.data.cache_dir or $XMC_JAX_CACHE to"
+  said = "out: cannot be written (No space left on device); set --config.data.cache_dir or $XMC_JAX_CACHE to"
   refused(folder, said, error=UserError)
 
 

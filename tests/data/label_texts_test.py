@@ -158,7 +158,6 @@ def test_refusals(rows, options, said, tmp_path):
 def test_json_lines_may_leave_parents_out(tmp_path):
   rows = [{key: value for key, value in row.items() if value is not None} for row in ANIMALS]
   assert labels_of(write_labels(tmp_path, "jsonl", rows[::-1]), label_parent="parent") == PATHS[::-1]
-  refused(tmp_path, "labels.jsonl: expected a column 'up' of parents; set --config.data.l", label_parent="up")
   folder = samples.raw_json(tmp_path / "raw")
   refused(folder, "under the key 'x' (change with --config.data.label_text=NAME), fou", label_text="title+x")
 

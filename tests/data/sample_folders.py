@@ -8,6 +8,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import openpyxl
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import scipy.sparse
 
@@ -62,13 +65,9 @@ def table(path: Path, rows: list[dict]) -> Path:
   if path.suffix == ".jsonl":
     return write(path, lines(map(json.dumps, rows)))
   if path.suffix == ".parquet":
-    import pyarrow.parquet
-
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     return path
   if path.suffix == ".xlsx":
-    import openpyxl
-
     book = openpyxl.Workbook()
     for row in (list(rows[0]), *(list(row.values()) for row in rows)):
       book.active.append(row)
@@ -201,8 +200,6 @@ def class_features(column: str = "label", names=tuple(LABELS)) -> dict:
 
 
 def class_table(points, features: dict):
-  import pyarrow as pa
-
   fields = [("query", pa.string()), ("label", pa.list_(pa.int64()))]
   metadata = {"huggingface": json.dumps({"info": {"features": features}})}
   columns = [[text for text, _ in points], [ids for _, ids in points]]
@@ -211,8 +208,6 @@ def class_table(points, features: dict):
 
 def arrow_stream(path: Path, batches: list, schema=None) -> Path:
   """Writes record batches as `datasets` does."""
-  import pyarrow as pa
-
   path.parent.mkdir(parents=True, exist_ok=True)
   with pa.ipc.new_stream(path, schema or batches[0].schema) as out:
     for batch in batches:
@@ -245,8 +240,6 @@ def huggingface(folder: Path, end: str = "") -> Path:
 
 def parquet_shards(folder: Path, end: str = "") -> Path:
   """What the hub's repositories hold."""
-  import pyarrow.parquet
-
   (folder / "data").mkdir(parents=True, exist_ok=True)
   for name, points in (("train", TRAIN[:2]), ("train", TRAIN[2:]), ("test", TEST)):
     number = len(list(folder.glob(f"data/{name}-*")))

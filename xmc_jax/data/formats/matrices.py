@@ -65,14 +65,12 @@ class NpzMatrix:
 
   def take(self, num: int) -> Pairs:
     """Returns the next `num` rows, or the rest; none after the last."""
-    first, end = self._done, min(self._done + num, self.shape[0])
-    self._done = end
-    offsets = self._matrix.indptr[first : end + 1]
-    piece, counts = slice(offsets[0], offsets[-1]), np.diff(offsets).astype(np.int64)
-    place = Place(self.path, range(first + 1, end + 1), "row")
+    rows = self._matrix[self._done : self._done + num]
+    place = Place(self.path, range(self._done + 1, self._done + 1 + rows.shape[0]), "row")
+    self._done += rows.shape[0]
     with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are refused later
-      values = self._matrix.data[piece].astype(np.float32)
-    return Pairs(counts, self._matrix.indices[piece].astype(np.int64), values, place)
+      values = rows.data.astype(np.float32)
+    return Pairs(np.diff(rows.indptr).astype(np.int64), rows.indices.astype(np.int64), values, place)
 
 
 def open_matrix(path: Path, notices: list[str]) -> contextlib.AbstractContextManager[IndexMatrix | NpzMatrix]:
