@@ -116,9 +116,10 @@ def test_equal_texts_are_the_filter_where_no_file_is(tmp_path):
   assert not data.load(folder, filter_equal_texts=True).train.filter.nnz  # empty texts are like no other
 
 
-def test_unsorted_npz(tmp_path):
+def test_unsorted_npz_of_half_precision(tmp_path):
   folder = samples.pecos(tmp_path)
-  matrix = scipy.sparse.csr_matrix(([1.0, 2.0, 3.0], [4, 0, 4], [0, 3, 3, 3]), shape=(3, 5))
+  values = np.array([1.0, 2.0, 3.0], np.float16)
+  matrix = scipy.sparse.csr_matrix((values, [4, 0, 4], [0, 3, 3, 3]), shape=(3, 5))
   scipy.sparse.save_npz(folder / "Y.tst.npz", matrix)
   dataset = data.load(folder)
   assert dataset.test.truth.toarray()[0].tolist() == [2, 0, 0, 0, 3]

@@ -116,9 +116,6 @@ class Lines(contextlib.AbstractContextManager["Lines"]):
     self._readline, self._file = _open_utf8(path, options.encoding)
 
   def __exit__(self, *_: object) -> None:
-    self.close()
-
-  def close(self) -> None:
     self._file.close()
 
   def take(self, num: int | None = None) -> list[bytes]:

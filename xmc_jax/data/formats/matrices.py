@@ -21,8 +21,8 @@ class IndexMatrix:
 
   unit = "line"
 
-  def __init__(self, path: Path, notices: list[str]):
-    self.path, self._lines = path, Lines(path, notices)
+  def __init__(self, lines: Lines):
+    self.path, self._lines = lines.path, lines
 
   @functools.cached_property
   def shape(self) -> tuple[int, int]:
@@ -45,9 +45,6 @@ class IndexMatrix:
       raise refusal(self.path, self._lines.taken, f"the end of the file after {num_rows} rows")
     return parse_pairs(lines, Place(self.path, range(first, first + len(lines))))
 
-  def close(self) -> None:
-    self._lines.close()
-
 
 class NpzMatrix:
   """Reads a scipy matrix, which is in memory as CSR."""
@@ -65,19 +62,24 @@ class NpzMatrix:
 
   def take(self, num: int) -> Pairs:
     """Returns the next `num` rows, or the rest; none after the last."""
-    rows = self._matrix[self._done : self._done + num]
-    place = Place(self.path, range(self._done + 1, self._done + 1 + rows.shape[0]), "row")
-    self._done += rows.shape[0]
+    first, end = self._done, min(self._done + num, self.shape[0])
+    self._done = end
+    offsets = self._matrix.indptr[first : end + 1]
+    piece, counts = slice(offsets[0], offsets[-1]), np.diff(offsets).astype(np.int64)
+    place = Place(self.path, range(first + 1, end + 1), "row")
     with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are refused later
-      values = rows.data.astype(np.float32)
-    return Pairs(np.diff(rows.indptr).astype(np.int64), rows.indices.astype(np.int64), values, place)
+      values = self._matrix.data[piece].astype(np.float32)
+    return Pairs(counts, self._matrix.indices[piece].astype(np.int64), values, place)
 
 
-def open_matrix(path: Path, notices: list[str]) -> contextlib.AbstractContextManager[IndexMatrix | NpzMatrix]:
+@contextlib.contextmanager
+def open_matrix(path: Path, notices: list[str]) -> Iterator[IndexMatrix | NpzMatrix]:
   """Opens a matrix in either format, which its name tells."""
   if ".npz" in path.suffixes:
-    return contextlib.nullcontext(NpzMatrix(path))
-  return contextlib.closing(IndexMatrix(path, notices))
+    yield NpzMatrix(path)
+  else:
+    with Lines(path, notices) as lines:
+      yield IndexMatrix(lines)
 
 
 def matrix_chunks(
