@@ -176,7 +176,6 @@ TWO_SETS = "belong to two sets of shards; remove one"
 @pytest.mark.parametrize(
   ("names", "said"),
   [
-    ("0-of-00003.csv 2-of-00003.csv", "set: expected 3 shards, such as train-00001-of-00003.csv, found 2"),
     ("0-of-00001.csv 1-of-00001.csv", "set: expected 1 shards, "),
     ("0-of-00001.csv 0-of-00002.csv", TWO_SETS),
     ("0-of-00002.csv 1-of-00002.tsv", TWO_SETS),
@@ -227,7 +226,6 @@ def test_names_do_not_lead_out_of_the_folder(name, tmp_path):
 @pytest.mark.parametrize(
   ("change", "said"),
   [
-    (lambda content: b"", ": expected the mark that ends an Arrow stream"),
     (lambda content: content[-8:], ": expected an Arrow stream ("),
     (lambda content: content[:-100] + content[-8:], ", after row 0: expected more Arrow data ("),
     (lambda content: content.replace(b"apple", b"\xff" * 5), ", after row 0: expected more Arrow data ("),
