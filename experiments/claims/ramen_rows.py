@@ -1,19 +1,17 @@
 """Rows of RAMEN's claim, 9: cut short as NGAME's."""
 
 from xmc_jax.experiments import ramen
-from xmc_jax.experiments.claims.common import BAG, as_paper
+from xmc_jax.experiments.claims.common import BAG, cut
 from xmc_jax.experiments.common import beside_method
 
 # On NGAME, without the shortlist's negative that the bag's preset has.
-RAMEN = {
-  **{key: value for key, value in as_paper(ramen.PRESETS["debian"]).items() if key not in ramen.HARD},
-  **BAG,
-}
+_PLAIN = {key: value for key, value in ramen.PRESETS["debian"].items() if key not in ramen.HARD}
+RAMEN = cut(_PLAIN, BAG)
 _UNPRUNED = {"method.graph_pruning": False}
 _LISTED = {**beside_method(BAG), "method.shortlist_first_epoch": 1.0}
 _WITH_GRAPHS = {
   "ngame": RAMEN,
-  "ance": {**as_paper(ramen.PRESETS["debian_ance"]), **_LISTED},
+  "ance": cut(ramen.PRESETS["debian_ance"], _LISTED),
   "dexml": {**ramen.PRESETS["debian_dexml"], **_LISTED},
 }
 _ANCE = _WITH_GRAPHS["ance"]
