@@ -66,7 +66,6 @@ def results(workdir: pathlib.Path) -> dict[str, Metrics]:
 
 
 def _tested(workdir: pathlib.Path) -> dict[str, Metrics]:
-  """Returns the metrics of the last step, by the suffix of each view."""
   report = json.loads((workdir / LAST).read_text())
   thirds, deciles = report["slices"]["head_torso_tail"]["P@1"], report["slices"]["deciles"]["P@5"]
   by_frequency = {f"{part}_P@1": value for part, value in zip(("head", "torso", "tail"), thirds)}

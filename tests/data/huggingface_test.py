@@ -100,7 +100,7 @@ def test_one_class_a_row_and_rows_without_a_known_one(tmp_path):
   schema = pa.schema([("text", pa.large_string()), ("label", pa.int64())])
   table = pa.table([["a", None, "c"], [1, -1, None]], schema)
   folder = saved(tmp_path / "set", dataset_info=features(label=_CLASS))
-  samples.arrow_stream(folder / "data-00000-of-00001.arrow", table.to_batches())
+  samples.arrow_stream(folder / "data-00000-of-00001.arrow", table)
   found = data.load(folder, test_fraction=0)
   assert rows_of(found.train.truth) == [[1], [], []] and list(found.train.texts) == ["a", "", "c"]
   said = "rows whose label is -1, for unknown, count as rows without labels: 1"
@@ -245,7 +245,7 @@ def test_a_pickled_extension_type_is_not_loaded(layout, tmp_path):
   fields = [pa.field("query", pa.string(), metadata=metadata), pa.field("label", pa.list_(pa.int64()))]
   table = pa.table([["apple"], [[0]]], pa.schema(fields))
   if layout == "arrow":
-    samples.arrow_stream(saved(tmp_path / "set") / "data-00000-of-00001.arrow", table.to_batches())
+    samples.arrow_stream(saved(tmp_path / "set") / "data-00000-of-00001.arrow", table)
   else:
     (tmp_path / "set").mkdir()
     pyarrow.parquet.write_table(table, tmp_path / "set" / "train.parquet")

@@ -50,12 +50,7 @@ def _is_stream(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-  """Opens a file as pyarrow's ParquetFile or RecordBatchStreamReader.
-
-  Raises:
-    UserError: pyarrow is not installed.
-    DataError: the file is damaged or cut short.
-  """
+  """Opens a file as pyarrow's ParquetFile or RecordBatchStreamReader."""
   try:
     import pyarrow as pa
     import pyarrow.parquet

@@ -217,7 +217,6 @@ class _Tables:
     self._notices.append(f"{file_name}: deprecated concepts that no row has are no labels: {unused}")
 
   def _number(self, cell: object, place: Place, row: int, scan: _Scan) -> list[int]:
-    """Adds the labels of a cell to the vocabulary; returns their ids."""
     labels = self._format.labels(cell, place, row)
     if self._has_classes and (names := scan.class_names.get(place.path)):
       labels = class_names.named(labels, names, place, row)
