@@ -139,6 +139,11 @@ def test_npz_in_any_form(form, tmp_path):
   np.testing.assert_array_equal(found, wanted)
 
 
+def test_parquet_without_rows_and_labels(tmp_path):
+  pyarrow.parquet.write_table(pyarrow.table({"query": pyarrow.array([], "string")}), tmp_path / "trn.parquet")
+  refused(tmp_path, "trn.parquet: expected a column of labels; set --config.data.label_column=NAME")
+
+
 def test_parquet_that_python_cannot_hold(tmp_path):
   folder = samples.parquet(tmp_path)
   years = pyarrow.array([2**62] * 5).cast(pyarrow.timestamp("us"))  # beyond the year 9999
