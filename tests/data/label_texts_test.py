@@ -160,7 +160,7 @@ def test_json_lines_may_leave_parents_out(tmp_path):
 
 def test_long_chains_end_in_one_line(tmp_path):
   """A chain of n labels would become n² letters."""
-  count = 3000
+  count = 1100
   rows = [f"{at},x,{at - 1 if at else ''}" for at in range(count)]
   samples.write(tmp_path / "train.csv", "text,labels\na,0\n")
   samples.write(tmp_path / "labels.csv", samples.lines(["id,title,parent", *rows]))
