@@ -17,7 +17,5 @@ PRESETS = {
   name: {**dexml.PRESETS[name], **_DPR, "method.num_positives": 1}
   for name in ("debian", "debian_minilm1", *dexml.BENCHMARKS)
 }
-PRESETS["debian"]["method.log_q"] = (
-  True  # frequent labels are in most pools: without it, their scores are too low
-)
+PRESETS["debian"]["method.log_q"] = True  # frequent labels are in most pools: else, their scores are too low
 get_config = config_getter("dpr", PRESETS)

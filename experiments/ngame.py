@@ -64,11 +64,8 @@ OF_TEXTS = {
 }
 _LATE = (50, 75, 100, 125, 150, 200)
 _DOUBLING = {
-  "lf_amazontitles_131k": (10, 20, 25, *_LATE),
-  "lf_amazontitles_1.3m": (10, 20, 25, *_LATE),
-  "lf_amazon_131k": (10, 25, *_LATE),
-  "lf_wikiseealso_320k": (10, 25, *_LATE),
-  "lf_wikititles_500k": (10, 20, 25, *_LATE),
+  **dict.fromkeys(OF_TEXTS, (10, 20, 25, *_LATE)),
+  **dict.fromkeys(("lf_amazon_131k", "lf_wikiseealso_320k"), (10, 25, *_LATE)),
   LF_WIKIPEDIA: (5, 10, 15, 20, 25, 30, 35),
 }
 CLUSTERS = {

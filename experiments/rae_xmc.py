@@ -21,23 +21,17 @@ _RAE_XMC = {
   "method.num_positives": 1,
   "encoder.normalize": True,
 }
-
-
-def _paper(dataset: str, **values) -> dict:
-  return {
-    "dataset": dataset,
-    "encoder.name": "distilbert-base-uncased",
-    "encoder.pooling": "mean",
-    **DROPOUT,
-    "method.num_hard_negatives": 1,
-    "train.batch_size": 1024,
-    "train.num_epochs": 30,
-    "train.learning_rate": 2e-4,
-    **_RAE_XMC,
-    **values,
-  }
-
-
+_PAPER = {
+  **_RAE_XMC,
+  "encoder.name": "distilbert-base-uncased",
+  "encoder.pooling": "mean",
+  **DROPOUT,
+  "method.num_hard_negatives": 1,
+  "train.batch_size": 1024,
+  "train.num_epochs": 30,
+  "train.learning_rate": 2e-4,
+}
+_BENCHMARKS = ("lf_amazontitles_131k", "lf_wikiseealso_320k", "lf_wikipedia_500k", "lf_amazontitles_1.3m")
 _MINILM = {
   "dataset": "debian",
   **_RAE_XMC,
@@ -66,9 +60,6 @@ PRESETS = {
   },
   "debian_minilm3": {**_MINILM, "encoder.num_layers": 3, "train.num_epochs": 8},
   "debian_minilm6": {**_MINILM, "train.num_epochs": 12},
-  "lf_amazontitles_131k": _paper("lf_amazontitles_131k"),
-  "lf_wikiseealso_320k": _paper("lf_wikiseealso_320k"),
-  "lf_wikipedia_500k": _paper("lf_wikipedia_500k"),
-  "lf_amazontitles_1.3m": _paper("lf_amazontitles_1.3m"),
+  **{name: {"dataset": name, **_PAPER} for name in _BENCHMARKS},
 }
 get_config = config_getter("rae_xmc", PRESETS)

@@ -1,6 +1,6 @@
 """What the rows of several claims share."""
 
-from xmc_jax.experiments import dexa, dexml, ngame, prime
+from xmc_jax.experiments import dexml
 
 # Nothing is saved on the way: of the best epoch and of the last there is a checkpoint all the same.
 _SHORT = {"checkpoint.every_epochs": 0.0}
@@ -13,15 +13,8 @@ DEXML = {**dexml.RAW_BAG, "train.num_epochs": 15, **_SHORT, **CURVES}
 ALL_POSITIVES, ONE_POSITIVE = {"method.num_positives": 0}, {"method.num_positives": 1}
 DPR = {**DEXML, **ONE_POSITIVE, **SOFTMAX, "method.name": "dpr", "method.labels": "in_batch"}
 
-
 # Label frequency in ranking, which no paper has; PRIME's pairs of T, which its rows are about.
 _LEFT_OUT = ("eval.log_frequency", "method.triplet_positives")
-
-
-def as_paper(values: dict) -> dict:
-  """Returns a preset as claims train it: ranked as papers rank, with the keys' own defaults of _LEFT_OUT."""
-  return {key: value for key, value in values.items() if key not in _LEFT_OUT}
-
 
 # NGAME, DEXA, PRIME and RAMEN, cut short: clusters of points act from the first third on.
 _SWEEP = {
@@ -32,25 +25,13 @@ _SWEEP = {
 }
 BAG = {**_SWEEP, "train.num_epochs": 15, **CURVES}
 LIGHT = {**_SWEEP, "train.num_epochs": 4, **CURVES}
-PRIME = {**as_paper(prime.PRESETS["debian"]), **BAG}
-PRIME_LITE = {**as_paper(prime.PRESETS["debian_lite"]), **BAG}
+
+
+def cut(values: dict, by: dict) -> dict:
+  """Returns a preset with these values, ranked as papers rank: with the keys' own defaults of _LEFT_OUT."""
+  return {**{key: value for key, value in values.items() if key not in _LEFT_OUT}, **by}
 
 
 def short(values: dict) -> dict:
   """Returns a preset as claims train it: validated after each epoch, and saved at the end."""
-  return {**as_paper(values), **_SHORT, **CURVES}
-
-
-def of_ngame(preset: str, values: dict) -> dict:
-  """Returns NGAME's preset, cut short."""
-  return {**as_paper(ngame.PRESETS[preset]), **values}
-
-
-def of_dexa(preset: str, values: dict) -> dict:
-  """Returns DEXA's preset, cut short."""
-  return {**as_paper(dexa.PRESETS[preset]), **values}
-
-
-def judged_by(metric: str, values: dict) -> dict:
-  """Returns a row whose best epoch is the one with the best `metric` on validation rows."""
-  return {**values, "eval.metric": metric}
+  return cut(values, {**_SHORT, **CURVES})

@@ -1,8 +1,9 @@
 """Rows of DEXA's claim, 7."""
 
-from xmc_jax.experiments.claims.common import BAG, LIGHT, of_dexa, of_ngame
+from xmc_jax.experiments import dexa, ngame
+from xmc_jax.experiments.claims.common import BAG, LIGHT, cut
 
-_DEXA = {**of_dexa("debian", BAG), "method.head_label_points": 0}
+_DEXA = {**cut(dexa.PRESETS["debian"], BAG), "method.head_label_points": 0}
 _FASTER = {"train.table_learning_rate": 3 * _DEXA["train.table_learning_rate"]}
 _HEADS = {"method.head_label_points": 50}
 # A Bi-GRU over MiniLM's token embeddings, as wide as they are.
@@ -22,14 +23,14 @@ def _clusters(count: int, **more) -> dict:
 
 REAL = {
   "auxiliary_vectors": {  # Table 5
-    "bag": of_ngame("debian", BAG),
-    "bag_with_auxiliary": of_dexa("debian", BAG),
-    "bi_gru": of_ngame("debian", _GRU),
-    "bi_gru_with_auxiliary": of_dexa("debian", _GRU),
-    "minilm_3": of_ngame("debian_minilm3", LIGHT),
-    "minilm_3_with_auxiliary": of_dexa("debian_minilm3", LIGHT),
-    "minilm_6": of_ngame("debian_minilm6", LIGHT),
-    "minilm_6_with_auxiliary": of_dexa("debian_minilm6", LIGHT),
+    "bag": cut(ngame.PRESETS["debian"], BAG),
+    "bag_with_auxiliary": cut(dexa.PRESETS["debian"], BAG),
+    "bi_gru": cut(ngame.PRESETS["debian"], _GRU),
+    "bi_gru_with_auxiliary": cut(dexa.PRESETS["debian"], _GRU),
+    "minilm_3": cut(ngame.PRESETS["debian_minilm3"], LIGHT),
+    "minilm_3_with_auxiliary": cut(dexa.PRESETS["debian_minilm3"], LIGHT),
+    "minilm_6": cut(ngame.PRESETS["debian_minilm6"], LIGHT),
+    "minilm_6_with_auxiliary": cut(dexa.PRESETS["debian_minilm6"], LIGHT),
   },
   "label_clusters": {  # Tables 6 and 7
     "none": _clusters(0),

@@ -1,6 +1,6 @@
 """Rows of DEXML's claims: 1 to 4, and 10."""
 
-from xmc_jax.experiments import dexml, ova
+from xmc_jax.experiments import dexml, ngame, ova
 from xmc_jax.experiments.claims.common import (
   ALL_POSITIVES,
   DEXML,
@@ -9,8 +9,7 @@ from xmc_jax.experiments.claims.common import (
   ONE_POSITIVE,
   SOFTMAX,
   UNIT,
-  judged_by,
-  of_ngame,
+  cut,
   short,
 )
 from xmc_jax.experiments.common import DROPOUT
@@ -49,7 +48,7 @@ _IN_BATCH = {**DEXML, **ONE_POSITIVE, "method.labels": "in_batch"}
 def _soft_top(k: int, alpha: float, values: dict) -> dict:
   """Returns a row of SoftTop-k, judged by what it is to be best in."""
   loss = {"method.loss": "soft_top_k", "method.k": float(k), "method.alpha": alpha}
-  return judged_by({5: "P@5", 100: "R@100"}[k], {**values, **loss})
+  return {**values, **loss, "eval.metric": {5: "P@5", 100: "R@100"}[k]}
 
 
 def _hard(count: int) -> dict:
@@ -61,7 +60,7 @@ def _fresh(count: int) -> dict:
   return {**_IN_BATCH, "method.num_fresh_negatives": count * _IN_BATCH["train.batch_size"]}
 
 
-_MINILM = of_ngame("debian_minilm6", LIGHT)  # labels in the batch: against all labels a run takes an hour
+_MINILM = cut(ngame.PRESETS["debian_minilm6"], LIGHT)  # labels in the batch: all of them take an hour a run
 
 SYNTHETIC = {
   "t_star": {  # Figure 2

@@ -84,11 +84,8 @@ def _pulls_by_epoch(
 def pulls_of(loss: str, scores: np.ndarray, truth: sp.csr_matrix, excluded: sp.csr_matrix) -> np.ndarray:
   """Returns `[nnz]`, minus the derivative of a loss by each positive's score; below 0 it pushes them apart.
 
-  Args:
-    loss: a function of `losses`; each positive weighs 1.
-    scores: `[n, L]` scores, divided by the temperature.
-    truth: CSR `[n, L]`, a point's labels.
-    excluded: CSR `[n, L]` pairs that are left out of the loss.
+  `loss` is a function of `losses`; scores are `[n, L]`, divided by the temperature; truth and the pairs that
+  are left out of the loss, CSR `[n, L]`. Each positive weighs 1.
   """
   labels = (truth.toarray() > 0).astype(np.float32)
   where = excluded.toarray() == 0
@@ -99,10 +96,7 @@ def pulls_of(loss: str, scores: np.ndarray, truth: sp.csr_matrix, excluded: sp.c
 def spread(pulls: np.ndarray, labels: np.ndarray, at_least: int = _FREQUENT) -> dict[str, float]:
   """Returns the mean pull of a label, its standard deviation, and how often it is below 0: means over labels.
 
-  Args:
-    pulls: `[T, nnz]` of each pair at several times.
-    labels: `[nnz]`.
-    at_least: pairs of a label that counts.
+  `pulls` are `[T, nnz]`, of each pair at several times, `labels` `[nnz]`; `at_least` pairs let a label count.
   """
   counts = np.bincount(labels)
   chosen = counts >= at_least
@@ -177,10 +171,7 @@ def by_thirds(
 ) -> dict[str, float]:
   """Returns how many more hits we have than others, as a share of theirs, by thirds of the chosen labels.
 
-  Args:
-    ours, others: `[L]` hits.
-    similarities: `[L]` by which labels are cut into thirds.
-    chosen: `[L]` bool.
+  All are `[L]`: hits, the similarities that cut labels into thirds, and whether a label is chosen.
   """
   ordered = np.flatnonzero(chosen)[np.argsort(similarities[chosen], kind="stable")]
   thirds = zip(("least_similar", "middle", "most_similar"), np.array_split(ordered, 3))
@@ -224,11 +215,8 @@ def margins_of(
     `[n, k]` margins; 0 of labels whose classifier would have one class only.
   """
   margins = np.zeros(ids.shape)
-  positives, listed, wanted = (
-    truth.tocsc(),
-    _by_label(negatives, truth.shape[1]),
-    _by_label(ids, truth.shape[1]),
-  )
+  positives, num_labels = truth.tocsc(), truth.shape[1]
+  listed, wanted = _by_label(negatives, num_labels), _by_label(ids, num_labels)
   for label in np.unique(ids[ids >= 0]):
     right = positives.indices[positives.indptr[label] : positives.indptr[label + 1]]
     rows = np.union1d(right, listed.indices[listed.indptr[label] : listed.indptr[label + 1]])

@@ -25,15 +25,10 @@ _REAL = {
 }
 
 
-def _on_cpp(values: dict) -> dict:
-  """Returns a row on LF-CppDocs-SeeAlso."""
-  return {**values, **{key: values[key] // 2 for key in _HALVED if key in values}, **_CPP}
-
-
 def _cpp_rows(claim: str, rows: dict) -> dict:
   """Returns a claim's rows on LF-CppDocs-SeeAlso, without those of more clusters than it has labels."""
   return {
-    row: _on_cpp(values)
+    row: {**values, **{key: values[key] // 2 for key in _HALVED if key in values}, **_CPP}
     for row, values in (rows | ramen_rows.CPP.get(claim, {})).items()
     if values.get("method.num_label_clusters", 0) <= _CPP_LABELS
   }

@@ -1,17 +1,9 @@
 """Rows of PRIME's claim, 8: PRIME-lite, cut short as NGAME and DEXA, where nothing else is said."""
 
-from xmc_jax.experiments import prime
-from xmc_jax.experiments.claims.common import (
-  BAG,
-  DEXML,
-  LIGHT,
-  PRIME,
-  PRIME_LITE,
-  as_paper,
-  of_dexa,
-  of_ngame,
-)
+from xmc_jax.experiments import dexa, ngame, prime
+from xmc_jax.experiments.claims.common import BAG, DEXML, LIGHT, cut
 
+PRIME, PRIME_LITE = (cut(prime.PRESETS[preset], BAG) for preset in ("debian", "debian_lite"))
 _FIXED_MARGIN = {"method.loss": "margin"}
 _WITHOUT_TEXTS = {"method.text_weight": 0.0}
 _WITHOUT_REVERSE = {"method.reverse_weight": 0.0, "method.regulariser_weight": 0.0}
@@ -72,12 +64,12 @@ REAL = {
   },
   "prime_factorial": _factorial(),
   "prime_and_others": {  # at equal epochs, beside auxiliary_vectors' MiniLM; the last two in PRIME's minutes
-    "ngame": of_ngame("debian", BAG),
-    "dexa": of_dexa("debian", BAG),
+    "ngame": cut(ngame.PRESETS["debian"], BAG),
+    "dexa": cut(dexa.PRESETS["debian"], BAG),
     "dexml": DEXML,
-    "minilm_3_prime": {**as_paper(prime.PRESETS["debian_minilm3"]), **LIGHT},
-    "minilm_3_prime_lite": {**as_paper(prime.PRESETS["debian_minilm3_lite"]), **LIGHT},
-    "dexa_longer": {**of_dexa("debian", BAG), "train.num_epochs": 75},
+    "minilm_3_prime": cut(prime.PRESETS["debian_minilm3"], LIGHT),
+    "minilm_3_prime_lite": cut(prime.PRESETS["debian_minilm3_lite"], LIGHT),
+    "dexa_longer": {**cut(dexa.PRESETS["debian"], BAG), "train.num_epochs": 75},
     "dexml_longer": {**DEXML, "train.num_epochs": 45},
   },
   "prime_centroids": {  # Figure 3

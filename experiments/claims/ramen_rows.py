@@ -1,24 +1,23 @@
 """Rows of RAMEN's claim, 9: cut short as NGAME's."""
 
 from xmc_jax.experiments import ramen
-from xmc_jax.experiments.claims.common import BAG, as_paper
+from xmc_jax.experiments.claims.common import BAG, cut
 from xmc_jax.experiments.common import beside_method
 
 # On NGAME, without the shortlist's negative that the bag's preset has.
-RAMEN = {
-  **{key: value for key, value in as_paper(ramen.PRESETS["debian"]).items() if key not in ramen.HARD},
-  **BAG,
-}
+_PLAIN = {key: value for key, value in ramen.PRESETS["debian"].items() if key not in ramen.HARD}
+RAMEN = cut(_PLAIN, BAG)
 _UNPRUNED = {"method.graph_pruning": False}
 _LISTED = {**beside_method(BAG), "method.shortlist_first_epoch": 1.0}
 _WITH_GRAPHS = {
   "ngame": RAMEN,
-  "ance": {**as_paper(ramen.PRESETS["debian_ance"]), **_LISTED},
+  "ance": cut(ramen.PRESETS["debian_ance"], _LISTED),
   "dexml": {**ramen.PRESETS["debian_dexml"], **_LISTED},
 }
 _ANCE = _WITH_GRAPHS["ance"]
 _NO_WALKS = {"method.walk_hops": 0}
 _NO_QUERIES, _NO_LABELS = ({f"method.{side}_graph_weights": (0.0,)} for side in ("query", "label"))
+_SMALL_WEIGHTS = {f"method.{side}_graph_weights": (0.1,) for side in ("query", "label")}
 
 
 def _without_graphs(base: str) -> dict:
@@ -35,11 +34,6 @@ def _pruned_above(threshold: float, first_epoch: float = 3.0) -> dict:
   return {"method.pruning_threshold": threshold, "method.pruning_first_epoch": first_epoch}
 
 
-def _of_weight(weight: float) -> dict:
-  """Returns settings with this λ for every graph."""
-  return {f"method.{side}_graph_weights": (weight,) for side in ("query", "label")}
-
-
 # Two remedies against anchors that are named like labels.
 _REMEDIES = {
   "ngame_without_label_like_anchors": {**_WITH_GRAPHS["ngame"], "method.label_like_anchors": "drop"},
@@ -53,7 +47,7 @@ REAL = {
     for row, values in ((base, _without_graphs(base)), (f"{base}_with_graphs", with_graphs))
   }
   # λ is 0.5 in the other rows, 1 / the number of graphs.
-  | {"ngame_with_graphs_of_weight_0.1": {**_WITH_GRAPHS["ngame"], **_of_weight(0.1)}}
+  | {"ngame_with_graphs_of_weight_0.1": {**_WITH_GRAPHS["ngame"], **_SMALL_WEIGHTS}}
   | _REMEDIES,
   "graph_parts": {  # Table 8
     "ance_with_graphs": _ANCE,

@@ -41,14 +41,9 @@ def train(claim: str, row: str, seed: int, runs: pathlib.Path, extra: list[str])
     config = f"--config=experiments/claims/presets.py:{claim}-{row}"
     print(f"{claim}: {row}, seed {seed}", file=sys.stderr, flush=True)
     _main(config, f"--workdir={workdir}", _PAPERS, *extra, f"--config.train.seed={seed}")
-  test_last(workdir)
-  return {row + suffix: found for suffix, found in results(workdir).items()}
-
-
-def test_last(workdir: pathlib.Path) -> None:
-  """Tests the last step of a finished run, where it was not yet."""
   if not (workdir / LAST).exists():
     _main("--mode=evaluate", f"--workdir={workdir}", "--checkpoint=last")
+  return {row + suffix: found for suffix, found in results(workdir).items()}
 
 
 def _main(*flags: str) -> None:
@@ -71,7 +66,6 @@ def results(workdir: pathlib.Path) -> dict[str, Metrics]:
 
 
 def _tested(workdir: pathlib.Path) -> dict[str, Metrics]:
-  """Returns the metrics of the last step, by the suffix of each view."""
   report = json.loads((workdir / LAST).read_text())
   thirds, deciles = report["slices"]["head_torso_tail"]["P@1"], report["slices"]["deciles"]["P@5"]
   by_frequency = {f"{part}_P@1": value for part, value in zip(("head", "torso", "tail"), thirds)}
@@ -121,12 +115,8 @@ def keep(claim: str, rows: dict[str, list[Metrics]]) -> None:
   (_RESULTS / f"claim_{claim}.json").write_text(f'{about[:-1]},\n"rows": {{\n{of_rows}\n}}}}\n')
 
 
-def _rounded(value: Any) -> Any:
-  if isinstance(value, dict):
-    return {key: _rounded(inner) for key, inner in value.items()}
-  if isinstance(value, list):
-    return [_rounded(inner) for inner in value]
-  return round(value, 6) if isinstance(value, float) else value
+def _rounded(metrics: Metrics) -> Metrics:
+  return json.loads(json.dumps(metrics), parse_float=lambda number: round(float(number), 6))
 
 
 def kept(claim: str) -> dict[str, list[Metrics]]:
@@ -147,13 +137,8 @@ def _views(claim: str, row: str, rows: dict[str, Any]) -> list[str]:
 
 def _settings(claim: str) -> dict[str, str]:
   """Returns a digest of the settings of each row of a claim."""
-  rows = CLAIMS.get(claim, {}).items()
-  return {row: digest(settings) for row, settings in rows}
-
-
-def digest(settings: dict) -> str:
-  """Returns a short name for settings, the same for equal ones."""
-  return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+  rows = {row: json.dumps(settings, sort_keys=True) for row, settings in CLAIMS.get(claim, {}).items()}
+  return {row: hashlib.sha256(settings.encode()).hexdigest()[:16] for row, settings in rows.items()}
 
 
 def make_data(claim: str) -> None:

@@ -1,7 +1,7 @@
 """Rows of UniDEC's claims, 5 and 6, and of what label frequency explains of them."""
 
-from xmc_jax.experiments import depsl, unidec
-from xmc_jax.experiments.claims.common import BAG, DEXML, DPR, RAW, SOFTMAX, UNIT, of_dexa, of_ngame, short
+from xmc_jax.experiments import depsl, dexa, ngame, unidec
+from xmc_jax.experiments.claims.common import BAG, DEXML, DPR, RAW, SOFTMAX, UNIT, cut, short
 from xmc_jax.experiments.claims.ramen_rows import RAMEN
 
 _UNIDEC, _DEPSL = short(unidec.PRESETS["debian"]), short(depsl.PRESETS["debian"])
@@ -21,8 +21,8 @@ _SLOW = {**_WITHOUT_FREQUENCY, "train.table_learning_rate": 1e-3}  # classifiers
 # Vectors of length 1 with label frequency beside them: α, or -1 for one chosen on validation rows.
 _UNIT_VECTORS = {
   "depsl": _DEPSL,
-  "ngame": of_ngame("debian", BAG),
-  "dexa": of_dexa("debian", BAG),
+  "ngame": cut(ngame.PRESETS["debian"], BAG),
+  "dexa": cut(dexa.PRESETS["debian"], BAG),
   "dpr": {**DPR, **UNIT},
   "ramen": RAMEN,
 }

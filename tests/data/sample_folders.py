@@ -8,6 +8,9 @@ import json
 from pathlib import Path
 
 import numpy as np
+import openpyxl
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import scipy.sparse
 
@@ -62,13 +65,9 @@ def table(path: Path, rows: list[dict]) -> Path:
   if path.suffix == ".jsonl":
     return write(path, lines(map(json.dumps, rows)))
   if path.suffix == ".parquet":
-    import pyarrow.parquet
-
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     return path
   if path.suffix == ".xlsx":
-    import openpyxl
-
     book = openpyxl.Workbook()
     for row in (list(rows[0]), *(list(row.values()) for row in rows)):
       book.active.append(row)
@@ -194,41 +193,34 @@ def parquet(folder: Path, end: str = "") -> Path:
   return _with_label_file(folder)
 
 
-def class_features(column: str = "label", names=tuple(LABELS)) -> dict:
+def class_features(names=tuple(LABELS)) -> dict:
   """`Features` of the `datasets` library as JSON: a column of texts, and lists of classes."""
   classes = {"feature": {"names": list(names), "_type": "ClassLabel"}, "_type": "List"}
-  return {"query": {"dtype": "string", "_type": "Value"}, column: classes}
+  return {"query": {"dtype": "string", "_type": "Value"}, "label": classes}
 
 
 def class_table(points, features: dict):
-  import pyarrow as pa
-
   fields = [("query", pa.string()), ("label", pa.list_(pa.int64()))]
   metadata = {"huggingface": json.dumps({"info": {"features": features}})}
   columns = [[text for text, _ in points], [ids for _, ids in points]]
   return pa.table(columns, pa.schema(fields, metadata))
 
 
-def arrow_stream(path: Path, batches: list, schema=None) -> Path:
-  """Writes record batches as `datasets` does."""
-  import pyarrow as pa
-
+def arrow_stream(path: Path, table: pa.Table) -> None:
+  """Writes a table as `datasets` does."""
   path.parent.mkdir(parents=True, exist_ok=True)
-  with pa.ipc.new_stream(path, schema or batches[0].schema) as out:
-    for batch in batches:
-      out.write_batch(batch)
-  return path
+  with pa.ipc.new_stream(path, table.schema) as out:
+    out.write_table(table, max_chunksize=2)
 
 
-def saved_split(folder: Path, points, num_shards: int = 1, features: dict | None = None) -> Path:
+def saved_split(folder: Path, points, num_shards: int = 1) -> Path:
   """What `Dataset.save_to_disk(folder, num_shards=num_shards)` of datasets 5.2 writes, if it is read."""
-  features = features or class_features()
+  features = class_features()
   names = [f"data-{at:05}-of-{num_shards:05}.arrow" for at in range(num_shards)]
   size = -(-len(points) // num_shards)
   for at, name in enumerate(names):
     rows = points[at * size : (at + 1) * size]
-    table = class_table(rows, features)
-    arrow_stream(folder / name, table.to_batches(max_chunksize=2), schema=table.schema)
+    arrow_stream(folder / name, class_table(rows, features))
   state = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "f6d2", "_split": None}
   write(folder / "state.json", json.dumps(state, indent=2, sort_keys=True))
   write(folder / "dataset_info.json", json.dumps({"features": features, "license": ""}, indent=2))
@@ -245,8 +237,6 @@ def huggingface(folder: Path, end: str = "") -> Path:
 
 def parquet_shards(folder: Path, end: str = "") -> Path:
   """What the hub's repositories hold."""
-  import pyarrow.parquet
-
   (folder / "data").mkdir(parents=True, exist_ok=True)
   for name, points in (("train", TRAIN[:2]), ("train", TRAIN[2:]), ("test", TEST)):
     number = len(list(folder.glob(f"data/{name}-*")))

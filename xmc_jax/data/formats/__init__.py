@@ -89,15 +89,11 @@ def _complete(path: Path, layout: str, fields: dict) -> Source:
     if unclear := [getattr(graph, side) for graph in graphs if getattr(graph, side)]:
       raise DataError(f"{unclear[0]}: which of its rows is which cannot be told, as {why}")
   if not vocabulary_files.is_vocabulary(fields["labels_file"], fields["options"]):
-    _refuse_settings_of_vocabularies(path, fields["options"])
+    for key in ("vocabulary", "language", "alternative_names"):
+      if value := getattr(fields["options"], key):
+        setting = f"--config.data.{key}={value}"
+        raise DataError(f"{path}: {setting} is for tables with a vocabulary, and there is none")
   extra = [*fields["filters"].values(), *(file for graph in graphs for file in graph[1:])]
   files = (*fields.pop("files"), *(file for file in extra if file is not None))
   name = path.resolve().name if path.is_dir() else path.name.split(".")[0]
   return Source(layout, name, files, **{"read_by": {}, **fields})
-
-
-def _refuse_settings_of_vocabularies(path: Path, options: Options) -> None:
-  for key in ("vocabulary", "language", "alternative_names"):
-    if value := getattr(options, key):
-      setting = f"--config.data.{key}={value}"
-      raise DataError(f"{path}: {setting} is for tables with a vocabulary, and there is none")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xmc_jax.data.formats.columns import refuse_twice
-from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, open_bytes, reading
+from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, expecting, open_bytes, reading
 from xmc_jax.data.formats.source import Place, one_line
 from xmc_jax.errors import DataError, UserError
 
@@ -50,30 +50,21 @@ def _is_stream(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-  """Opens a file as pyarrow's ParquetFile or RecordBatchStreamReader.
-
-  Raises:
-    UserError: pyarrow is not installed.
-    DataError: the file is damaged or cut short.
-  """
+  """Opens a file as pyarrow's ParquetFile or RecordBatchStreamReader."""
   try:
     import pyarrow as pa
     import pyarrow.parquet
   except ImportError as error:
     line = f'{path}: parquet and Arrow files need pyarrow ({error}): pip install "xmc_jax[parquet]"'
     raise UserError(line) from None
+  kind = "an Arrow stream" if _is_stream(path) else "a parquet file"
   with contextlib.ExitStack() as files:
-    try:
+    with expecting(path, kind):
       if _is_stream(path):
         _refuse_unclosed(path)
         file = pa.ipc.open_stream(files.enter_context(pa.memory_map(str(path))))
       else:
         file = pyarrow.parquet.ParquetFile(files.enter_context(open_bytes(path)))
-    except DataError:
-      raise
-    except Exception as error:  # as above
-      kind = "an Arrow stream" if _is_stream(path) else "a parquet file"
-      raise DataError(f"{path}: expected {kind} ({one_line(error)})") from None
     yield file
 
 

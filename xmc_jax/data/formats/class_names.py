@@ -73,11 +73,9 @@ def _names_of(features: Any, column: str) -> list[str]:
   try:
     feature = features[column]
     if isinstance(feature, list):  # how lists were written until 2020
-      (feature,) = feature
+      feature = feature[0]
     elif feature["_type"] in _LISTS:
       feature = feature["feature"]
-    names = feature["names"] if feature["_type"] == "ClassLabel" else []
-  except (TypeError, KeyError, ValueError):
+    return feature["names"] if feature["_type"] == "ClassLabel" else []
+  except (TypeError, KeyError, IndexError):
     return []
-  is_right = isinstance(names, list) and all(isinstance(name, str) for name in names)
-  return names if is_right and len(set(names)) == len(names) else []

@@ -74,7 +74,6 @@ def text_and_label_columns(
 
 
 def _columns_missing(path: Path, have: list[str], options: Options, texts: tuple, label: str) -> DataError:
-  """Returns the one-line error for a table without a column of texts, of labels, or both."""
   if label and options.text == options.label_column:
     return DataError(f"{path}: expected texts and labels in two columns, found {excerpt(label)} for both")
   wanted, flags = [], []

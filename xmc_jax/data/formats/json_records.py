@@ -5,9 +5,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, Lines, open_bytes, reading
-from xmc_jax.data.formats.source import DEFAULTS, Options, Place, one_line
-from xmc_jax.errors import DataError
+from xmc_jax.data.formats.lines import CHUNK_BYTES, CHUNK_ROWS, Lines, expecting, open_bytes, reading
+from xmc_jax.data.formats.source import DEFAULTS, Options, Place
 
 
 def objects(
@@ -63,12 +62,10 @@ def is_array(path: Path) -> bool:
 
 def items(path: Path, options: Options) -> Iterator[tuple[Place, list[dict]]]:
   """Yields the objects of an array, which is in memory as a whole."""
-  with reading(path), open_bytes(path) as file:
-    content = file.read()
-  try:
+  with expecting(path, "a JSON array of objects"):
+    with reading(path), open_bytes(path) as file:
+      content = file.read()
     found = json.loads(content.decode(options.encoding) if options.encoding else content)
-  except (ValueError, LookupError, RecursionError) as error:
-    raise DataError(f"{path}: expected a JSON array of objects ({one_line(error)})") from None
   for first in range(0, len(found), CHUNK_ROWS):
     chunk = found[first : first + CHUNK_ROWS]
     place = Place(path, range(first + 1, first + len(chunk) + 1), "item")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, TextIO
 
 from xmc_jax.data.formats.source import DEFAULTS, KeyedTexts, Options, excerpt, one_line, refusal
-from xmc_jax.errors import ConfigError, DataError
+from xmc_jax.errors import ConfigError, DataError, UserError
 
 # Large enough to keep the tokenizer's threads busy, small enough to bound the memory for long documents.
 CHUNK_BYTES = 1 << 19
@@ -58,6 +58,17 @@ def reading(path: Path, after_line: int | None = None) -> Iterator[None]:
     raise DataError(f"{where}: expected {expected}") from None
   except OSError as error:
     raise DataError(f"{where}: cannot be read ({error.strerror or one_line(error)})") from None
+
+
+@contextlib.contextmanager
+def expecting(path: Path, expected: str) -> Iterator[None]:
+  """Turns what a library raises into a one-line DataError: a damaged file can fail in any of its layers."""
+  try:
+    yield
+  except UserError:
+    raise
+  except Exception as error:
+    raise DataError(f"{path}: expected {expected} ({one_line(error)})") from None
 
 
 def open_bytes(path: Path) -> io.BufferedReader:
@@ -105,9 +116,6 @@ class Lines(contextlib.AbstractContextManager["Lines"]):
     self._readline, self._file = _open_utf8(path, options.encoding)
 
   def __exit__(self, *_: object) -> None:
-    self.close()
-
-  def close(self) -> None:
     self._file.close()
 
   def take(self, num: int | None = None) -> list[bytes]:
@@ -187,9 +195,11 @@ def _parted(mark: str, line: str, path: Path, number: int) -> tuple[str, str]:
   return key, text
 
 
-def refuse_overpacked(archive: zipfile.ZipFile, size: int) -> None:
-  """Raises ValueError if a zip file of `size` bytes unpacks to far more."""
-  unpacked = sum(entry.file_size for entry in archive.infolist())
+def refuse_overpacked(path: Path, file: BinaryIO) -> None:
+  """Raises ValueError if an opened zip file unpacks to far more than its size."""
+  size = path.stat().st_size
+  unpacked = sum(entry.file_size for entry in zipfile.ZipFile(file).infolist())
+  file.seek(0)
   if unpacked > max(_MOST_UNPACKED, _MOST_RATIO * size):
     raise ValueError(f"{unpacked:,} bytes packed in {size:,}, more than {_MOST_RATIO} times as many")
 

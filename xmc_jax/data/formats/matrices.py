@@ -2,19 +2,16 @@
 
 import contextlib
 import functools
-import zipfile
 from array import array
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import scipy.sparse as sp
 
-from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines, open_bytes, reading, refuse_overpacked
-from xmc_jax.data.formats.source import Pairs, Place, Rows, one_line, refusal
-from xmc_jax.errors import DataError
+from xmc_jax.data.formats.lines import CHUNK_ROWS, Lines, expecting, open_bytes, reading, refuse_overpacked
+from xmc_jax.data.formats.source import Pairs, Place, Rows, refusal
 
 _LONGEST_COUNT = 18  # letters of a number of rows or columns
 
@@ -24,8 +21,8 @@ class IndexMatrix:
 
   unit = "line"
 
-  def __init__(self, path: Path, notices: list[str]):
-    self.path, self._lines = path, Lines(path, notices)
+  def __init__(self, lines: Lines):
+    self.path, self._lines = lines.path, lines
 
   @functools.cached_property
   def shape(self) -> tuple[int, int]:
@@ -48,9 +45,6 @@ class IndexMatrix:
       raise refusal(self.path, self._lines.taken, f"the end of the file after {num_rows} rows")
     return parse_pairs(lines, Place(self.path, range(first, first + len(lines))))
 
-  def close(self) -> None:
-    self._lines.close()
-
 
 class NpzMatrix:
   """Reads a scipy matrix, which is in memory as CSR."""
@@ -59,14 +53,10 @@ class NpzMatrix:
 
   def __init__(self, path: Path):
     self.path = path
-    try:
-      with reading(path), open_bytes(path) as file:
-        self._matrix = _load(file, path.stat().st_size)
-    except DataError:
-      raise
-    except Exception as error:  # a damaged zip can fail in any of its layers
-      what = "expected a matrix saved by scipy.sparse.save_npz"
-      raise DataError(f"{path}: {what} ({one_line(error)})") from None
+    with expecting(path, "a matrix saved by scipy.sparse.save_npz"), reading(path), open_bytes(path) as file:
+      refuse_overpacked(path, file)
+      self._matrix = sp.csr_matrix(sp.load_npz(file))
+      self._matrix.check_format()
     self.shape = self._matrix.shape
     self._done = 0
 
@@ -82,26 +72,14 @@ class NpzMatrix:
     return Pairs(counts, self._matrix.indices[piece].astype(np.int64), values, place)
 
 
-def _load(file: BinaryIO, size: int) -> sp.csr_matrix:
-  with zipfile.ZipFile(file) as archive:
-    refuse_overpacked(archive, size)
-  file.seek(0)
-  matrix = sp.load_npz(file)
-  if matrix.ndim != 2:
-    raise ValueError(f"{matrix.ndim} dimensions")
-  if matrix.dtype.kind not in "biuf":
-    raise ValueError(f"data of type {matrix.dtype}")
-  matrix = matrix.tocsr()
-  if np.any(matrix.indptr[1:] < matrix.indptr[:-1]):  # a difference may overflow
-    raise ValueError("indptr decreases")
-  return matrix
-
-
-def open_matrix(path: Path, notices: list[str]) -> contextlib.AbstractContextManager[IndexMatrix | NpzMatrix]:
+@contextlib.contextmanager
+def open_matrix(path: Path, notices: list[str]) -> Iterator[IndexMatrix | NpzMatrix]:
   """Opens a matrix in either format, which its name tells."""
   if ".npz" in path.suffixes:
-    return contextlib.nullcontext(NpzMatrix(path))
-  return contextlib.closing(IndexMatrix(path, notices))
+    yield NpzMatrix(path)
+  else:
+    with Lines(path, notices) as lines:
+      yield IndexMatrix(lines)
 
 
 def matrix_chunks(

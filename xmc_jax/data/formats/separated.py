@@ -3,7 +3,6 @@
 import csv
 import re
 import warnings
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -18,12 +17,13 @@ from xmc_jax.data.formats.lines import (
   CHUNK_ROWS,
   MAX_LINE_BYTES,
   Lines,
+  expecting,
   open_bytes,
   reading,
   refuse_overpacked,
 )
-from xmc_jax.data.formats.source import Options, Place, excerpt, one_line, refusal
-from xmc_jax.errors import DataError, UserError
+from xmc_jax.data.formats.source import Options, Place, excerpt, refusal
+from xmc_jax.errors import UserError
 
 _DELIMITERS = (";", "\t", "|", ",")
 _NO_DELIMITER = "\x1f"
@@ -223,25 +223,19 @@ def sheet_rows(path: Path, notices: list[str]) -> Iterator[tuple[int, list[str],
     import openpyxl
   except ImportError as error:
     raise UserError(f"{path}: .xlsx files need openpyxl ({error}): pip install openpyxl") from None
-  try:
-    with open_bytes(path) as file:
-      with zipfile.ZipFile(file) as archive:
-        refuse_overpacked(archive, path.stat().st_size)
-      with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about what is no cell
-        sheet, *others = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets
-      if others:
-        notices.append(f"{path.name}: only the first of {1 + len(others)} sheets is read, {sheet.title!r}")
-      sheet.reset_dimensions()  # which some programs write wrongly
-      width = 0
-      for number, values in enumerate(sheet.iter_rows(max_row=_MOST_ROWS, values_only=True), 1):
-        cells = [str(value) if (text := text_of(value)) is None else text for value in values]
-        filled = max((at for at, cell in enumerate(cells, 1) if cell), default=0)
-        width = width or filled
-        if filled:
-          cells = [*cells[: max(filled, width)], *[""] * (width - len(cells))]
-          yield number, cells, sum(map(len, cells))
-  except DataError:
-    raise
-  except Exception as error:  # a damaged file can fail in any of the layers
-    raise DataError(f"{path}: expected an Excel workbook ({one_line(error)})") from None
+  with expecting(path, "an Excel workbook"), open_bytes(path) as file:
+    refuse_overpacked(path, file)
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")  # about what is no cell
+      sheet, *others = openpyxl.load_workbook(file, read_only=True, data_only=True).worksheets
+    if others:
+      notices.append(f"{path.name}: only the first of {1 + len(others)} sheets is read, {sheet.title!r}")
+    sheet.reset_dimensions()  # which some programs write wrongly
+    width = 0
+    for number, values in enumerate(sheet.iter_rows(max_row=_MOST_ROWS, values_only=True), 1):
+      cells = [str(value) if (text := text_of(value)) is None else text for value in values]
+      filled = max((at for at, cell in enumerate(cells, 1) if cell), default=0)
+      width = width or filled
+      if filled:
+        cells = [*cells[: max(filled, width)], *[""] * (width - len(cells))]
+        yield number, cells, sum(map(len, cells))

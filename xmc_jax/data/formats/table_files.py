@@ -243,7 +243,8 @@ def find_columns(
     if of_train:
       return of_train.labels
     with suppress(DataError):  # a column of another type, which nobody may need
-      return columns_of_bits(next(records(first, (), notices, options))[1])
+      _, rows = next(records(first, (), notices, options), (None, []))
+      return columns_of_bits(rows)
     return ()
 
   chosen = text_and_label_columns(first, column_names(first, notices, options), options, one_hot, notices)

@@ -116,14 +116,11 @@ class _Tables:
     """Returns why the rows of a graph file cannot be matched to points or labels, by side of the graph."""
     reasons = {}
     if not self._test and self._options.test_fraction:
-      reasons["query_edges"] = (
-        "a share of the points is held out for testing: put test.csv beside, or set "
-        "--config.data.test_fraction=0"
-      )
+      remedy = "put test.csv beside, or set --config.data.test_fraction=0"
+      reasons["query_edges"] = f"a share of the points is held out for testing: {remedy}"
     if not self._label_file:
-      reasons["label_edges"] = (
-        "labels have no order but that of the points: put labels.txt beside, a label a line"
-      )
+      remedy = "put labels.txt beside, a label a line"
+      reasons["label_edges"] = f"labels have no order but that of the points: {remedy}"
     return reasons
 
   def labels(self) -> Iterator[KeyedTexts]:
@@ -220,7 +217,6 @@ class _Tables:
     self._notices.append(f"{file_name}: deprecated concepts that no row has are no labels: {unused}")
 
   def _number(self, cell: object, place: Place, row: int, scan: _Scan) -> list[int]:
-    """Adds the labels of a cell to the vocabulary; returns their ids."""
     labels = self._format.labels(cell, place, row)
     if self._has_classes and (names := scan.class_names.get(place.path)):
       labels = class_names.named(labels, names, place, row)
