@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import warnings
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from itertools import chain, islice
@@ -218,7 +219,9 @@ def _values(cell: object) -> list | None:
 def _literal(item: str) -> object:
   if item[0] in "'\"" and "\\" not in item:
     return item[1:-1]
-  return None if item == "nan" else ast.literal_eval(item)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")  # of an unknown escape
+    return None if item == "nan" else ast.literal_eval(item)
 
 
 def _bits(cell: object) -> list[int]:
