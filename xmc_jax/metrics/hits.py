@@ -12,26 +12,16 @@ Sparse: TypeAlias = scipy.sparse.sparray | scipy.sparse.spmatrix
 
 
 class Truth(NamedTuple):
-  """Holds the true labels as (row, label) pairs, ordered by row, then by label.
+  """Holds the true labels as (row, label) pairs, ordered by row, then by label; no pair twice."""
 
-  Attributes:
-    rows, labels: `[nnz]` int64, one entry for each pair, no pair twice.
-    counts: `[N]` int64 true labels of each row.
-    num_labels: L.
-  """
-
-  rows: Array
+  rows: Array  # `[nnz]` int64, like `labels`
   labels: Array
-  counts: Array
-  num_labels: int
+  counts: Array  # `[N]` int64 true labels of each row
+  num_labels: int  # L
 
 
 class Hits(NamedTuple):
-  """Holds the predictions that are true, in no particular order.
-
-  Attributes:
-    rows, labels, ranks: `[H]` int64 row, label and 0-based rank of each hit.
-  """
+  """Holds the predictions that are true, in no particular order: `[H]` int64, ranks from 0."""
 
   rows: Array
   labels: Array

@@ -29,15 +29,10 @@ _B1, _B2, _EPSILON = 0.9, 0.999, 1e-8
 
 
 class RowMoments(NamedTuple):
-  """Holds Adam's running means for every row of a table.
+  """Holds Adam's running means for every row of a table, `[L, D]` each."""
 
-  Attributes:
-    mean: `[L, D]` running mean of the gradient.
-    square: `[L, D]` running mean of its square.
-  """
-
-  mean: Array
-  square: Array
+  mean: Array  # of the gradient
+  square: Array  # of its square
 
 
 def init(table: Array) -> RowMoments:

@@ -12,40 +12,28 @@ from xmc_jax.types import Array, PyTree
 
 
 class Summary(NamedTuple):
-  """Holds what the passes over a row's labels compute.
+  """Holds what the passes over a row's labels compute."""
 
-  Attributes:
-    value: `[B]` the number that the loss needs, a function of the scores.
-    anchor: `[B]` the constant that is subtracted from the positives' scores: a difference of large scores
-      stays exact if both are relative to the same number.
-    rows: other numbers of each row, `[B]` each, that `Kind.slope` needs.
-    found: `[B, P]` scores of the positives, -inf where there is none.
-  """
-
-  value: Array
+  value: Array  # `[B]` the number that the loss needs, a function of the scores
+  # `[B]` the constant that is subtracted from the positives' scores: a difference of large scores stays exact
+  # if both are relative to the same number.
   anchor: Array
-  rows: PyTree
-  found: Array
+  rows: PyTree  # other numbers of each row, `[B]` each, that `Kind.slope` needs
+  found: Array  # `[B, P]` scores of the positives, -inf where there is none
 
 
 class Kind(NamedTuple):
-  """Describes a loss in two parts.
+  """Describes a loss in two parts."""
 
-  Attributes:
-    with_positives: whether a row's positives take part in its summary.
-    weighted: whether positives have weights.
-    options: names of its own keyword arguments, and their defaults (None: it must be given).
-    summarise: `(fold, options) -> Summary`, with `fold(reduction) -> (state, found)` a pass over all labels.
-    slope: `(rows, options, scores [B, n]) -> [B, n]`, the derivative of the summary's value by each score.
-    combine: `(value [B], relative [B, P], real [B, P], weights [B, P], options) -> [B]`, the loss, from the
-      positives' scores relative to the anchor; differentiable.
-  """
-
-  with_positives: bool
-  weighted: bool
-  options: dict[str, float | None]
+  with_positives: bool  # whether a row's positives take part in its summary
+  weighted: bool  # whether positives have weights
+  options: dict[str, float | None]  # its own keyword arguments, and their defaults (None: it must be given)
+  # `(fold, options) -> Summary`, with `fold(reduction) -> (state, found)` a pass over all labels.
   summarise: Callable[..., Summary]
+  # `(rows, options, scores [B, n]) -> [B, n]`, the derivative of the summary's value by each score.
   slope: Callable[..., Array]
+  # `(value [B], relative [B, P], real [B, P], weights [B, P], options) -> [B]`, the loss, from the positives'
+  # scores relative to the anchor; differentiable.
   combine: Callable[..., Array]
 
 

@@ -20,17 +20,11 @@ _SHARED = ("log_frequency", "num_agreeing", *_OF_QUERY)
 
 
 class Candidates(NamedTuple):
-  """Holds the candidate labels of a block of queries, to be ranked.
+  """Holds the candidate labels of a block of queries, to be ranked."""
 
-  Attributes:
-    ids: `[n, C]` int32, each once, labels that may be answers; others are -1.
-    features: `[n, C, F]` float32; with several encoders, the features by each, side by side.
-    found: by source, what it found; see `name_of`.
-  """
-
-  ids: np.ndarray
-  features: np.ndarray
-  found: dict[str, Found]
+  ids: np.ndarray  # `[n, C]` int32, each once, labels that may be answers; others are -1
+  features: np.ndarray  # `[n, C, F]` float32; with several encoders, the features by each, side by side
+  found: dict[str, Found]  # by source; see `name_of`
 
 
 def feature_names(sources: Sequence[str]) -> list[str]:

@@ -56,10 +56,6 @@ class HybridModel:
     calibration: `[3]` weights a, b, c: probability p becomes σ(a ln p - b ln(1 - p) + c).
     weight: that of its log-odds in the weighted mean.
     others: models of the features by other encoders, which follow; their own calibrations do not count.
-
-  Attributes:
-    features, linear, num_rows, weight, others: as given.
-    has_trees: whether the model has trees.
   """
 
   def __init__(
@@ -113,9 +109,7 @@ class HybridModel:
 
   @classmethod
   def load(
-    cls,
-    path: pathlib.Path,
-    remedy: str = "delete it, and it is fitted anew, or give --scores=encoder",
+    cls, path: pathlib.Path, remedy: str = "delete it, and it is fitted anew, or give --scores=encoder"
   ) -> "HybridModel":
     """Reads what `save` wrote.
 
@@ -128,14 +122,13 @@ class HybridModel:
     """
     try:
       content = checksums.from_json(path)
-      written = content.pop("format"), content.pop("version")
-      if written != (_FORMAT, _VERSION):
-        raise ValueError(f"format version {written[1]!r:.20}, and this program reads {_VERSION}")
-      others = [cls._of_content(other) for other in content.pop("others", ())]
-      return cls._of_content({**content, "others": others})
-    except (OSError, ValueError, KeyError) as error:
-      why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-      raise DataError(f"{path}: not readable ({why}); {remedy}") from None
+      if (version := content.pop("version")) != _VERSION:
+        raise ValueError(f"format version {version}, and this program reads {_VERSION}")
+    except (OSError, ValueError) as error:
+      raise DataError(f"{path}: not readable ({error}); {remedy}") from None
+    content.pop("format")
+    others = [cls._of_content(other) for other in content.pop("others", ())]
+    return cls._of_content({**content, "others": others})
 
   @classmethod
   def _of_content(cls, content: dict[str, Any]) -> "HybridModel":

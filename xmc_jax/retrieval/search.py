@@ -54,15 +54,10 @@ def first_of(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
 
 
 class ShardedTable(NamedTuple):
-  """Holds the labels to search, on their devices.
+  """Holds the labels to search, on their devices."""
 
-  Attributes:
-    vectors: `[L', D]`; rows from L on are padding.
-    num_labels: L.
-  """
-
-  vectors: jax.Array
-  num_labels: int
+  vectors: jax.Array  # `[L', D]`; rows from L on are padding
+  num_labels: int  # L
 
   def __len__(self) -> int:
     return self.num_labels
@@ -140,8 +135,7 @@ def search(
 
   starts = range(0, num_queries, block)
   if hosted:
-    with cpu_cores.one_thread_per_product:
-      cpu_cores.in_order(lambda start: begin(start)(), cpu_cores.num_cores(), starts)
+    cpu_cores.in_order(lambda start: begin(start)(), starts)
   else:
     _one_ahead(begin, starts)
   return out

@@ -79,7 +79,9 @@ class TableEmbedder:
       progress: called with the number of texts done.
       few_shapes: embed only in shapes that `compile_few_shapes` compiles.
     """
-    return self._embed(self._of_points(params, extra_state), tokens, progress, few_shapes=few_shapes)
+    program = self._program(self._method.embed_queries)
+    embed = lambda part, ids: program(params, extra_state, part)
+    return self._embed(embed, tokens, progress, few_shapes=few_shapes)
 
   def compile_few_shapes(self, params: PyTree, extra_state: PyTree) -> None:
     """Compiles `queries` with `few_shapes` for any number of texts of any length."""
@@ -102,8 +104,9 @@ class TableEmbedder:
     self, params: PyTree, extra_state: PyTree, scorer: str = "", ids: np.ndarray | None = None
   ) -> Table:
     """Returns `[n, D]` embeddings of labels `ids`, or of all, by a scorer of the method; '' is their sum."""
+    program = self._program(self._method.scorers[scorer] if scorer else self._method.embed_labels)
     tokens = self._labels if ids is None else self._labels.rows(ids)
-    return self._embed(self._of_labels(params, extra_state, scorer), tokens, ids=ids)
+    return self._embed(lambda part, ids: program(params, extra_state, part, ids), tokens, ids=ids)
 
   def texts(
     self,
@@ -132,16 +135,6 @@ class TableEmbedder:
     finally:
       self._between_batches = None
 
-  def _of_points(self, params: PyTree, extra_state: PyTree) -> _Embed:
-    program = self._program(self._method.embed_queries)
-    return lambda part, ids: program(params, extra_state, part)
-
-  def _of_labels(self, params: PyTree, extra_state: PyTree, scorer: str) -> _Embed:
-    method = self._method
-    by_name = {"": method.embed_labels, **method.scorers}
-    program = self._program(by_name[scorer])
-    return lambda part, ids: program(params, extra_state, part, ids)
-
   def _program(self, function: Callable) -> Callable[..., Array]:
     if function not in self._programs:
       self._programs[function] = jax.jit(function, out_shardings=sharding.replicated(self._mesh))
@@ -155,11 +148,9 @@ class TableEmbedder:
     ids: np.ndarray | None = None,
     few_shapes: bool = False,
   ) -> Table:
-    axes = sharding.LABEL_ROWS
-
     def on_devices(part: Tokens, which: np.ndarray) -> Array:
       which = which if ids is None else np.where(which >= 0, ids[which], -1)
-      return embed(*sharding.split_tree((part, which), self._mesh, *axes))
+      return embed(*sharding.split_tree((part, which), self._mesh, *sharding.LABEL_ROWS))
 
     def after_batch(done: int) -> None:
       if self._between_batches:
@@ -176,7 +167,7 @@ class TableEmbedder:
       tokens,
       batch_size=size,
       max_length=self._max_length,
-      local_rows=sharding.local_rows(size, self._mesh, *axes),
+      local_rows=sharding.local_rows(size, self._mesh, *sharding.LABEL_ROWS),
       kept=split_table.own_range(len(tokens)),
       packed=self._packed and not few_shapes,
       widths=length_buckets.few_widths(self._max_length) if few_shapes else (),
