@@ -11,15 +11,21 @@ from xmc_jax.metrics import intervals
 L = 40
 
 
-def random_case(num_rows):
-  rng = np.random.default_rng(0)
-  truth = scipy.sparse.random_array((num_rows, 30), density=0.1, format="csr", rng=rng)
-  return np.argsort(rng.random((num_rows, 30)), axis=1)[:, :10], truth
+def _case(num_rows, seed, better=0.0):
+  """A truth and two noisy rankings of it, the second of which sees it more sharply by `better`."""
+  rng = np.random.default_rng(seed)
+  truth = (rng.random((num_rows, L)) < 0.1).astype(float)
+  shared = rng.normal(size=(num_rows, L))
+  rankings = [
+    np.argsort(-(truth * (0.8 + sharper) + shared + rng.normal(size=(num_rows, L))), axis=1)[:, :10]
+    for sharper in (0.0, better)
+  ]
+  return rankings, scipy.sparse.csr_array(truth)
 
 
 def test_every_metric_lies_in_its_interval():
-  ids, truth = random_case(300)
-  kwargs = {"ks": (1, 3, 10), "inverse_propensity": np.linspace(1, 4, 30)}
+  (ids, _), truth = _case(300, 0)
+  kwargs = {"ks": (1, 3, 10), "inverse_propensity": np.linspace(1, 4, L)}
   points = metrics.evaluate(ids, truth, **kwargs)
   found = metrics.bootstrap_intervals(ids, truth, num_resamples=300, **kwargs)
   assert list(found) == list(points)
@@ -28,7 +34,7 @@ def test_every_metric_lies_in_its_interval():
 
 
 def test_equal_seeds_give_equal_intervals_whatever_the_block():
-  ids, truth = random_case(50)
+  (ids, _), truth = _case(50, 0)
   once = metrics.bootstrap_intervals(ids, truth, num_resamples=40, seed=3)
   assert metrics.bootstrap_intervals(ids, truth, num_resamples=40, seed=3) == once
   assert metrics.bootstrap_intervals(ids, truth, num_resamples=40, seed=4) != once
@@ -63,18 +69,6 @@ def test_no_rows_and_no_labels_give_zero():
 
 
 # --- paired differences ---
-
-
-def _case(num_rows, seed, better=0.0):
-  """A truth and two noisy rankings of it, the second of which sees it more sharply by `better`."""
-  rng = np.random.default_rng(seed)
-  truth = (rng.random((num_rows, L)) < 0.1).astype(float)
-  shared = rng.normal(size=(num_rows, L))
-  rankings = [
-    np.argsort(-(truth * (0.8 + sharper) + shared + rng.normal(size=(num_rows, L))), axis=1)[:, :10]
-    for sharper in (0.0, better)
-  ]
-  return rankings, scipy.sparse.csr_array(truth)
 
 
 def test_values_are_those_of_evaluate():

@@ -198,20 +198,6 @@ def test_lrap_by_hand():
   assert metrics.lrap(IDS, scipy.sparse.csr_array((3, 5))) == 0
 
 
-@pytest.mark.parametrize("seed, k", [(0, 1), (1, 5), (2, 10), (3, 20)])
-def test_ndcg_is_annifs_but_for_rows_without_labels(seed, k):
-  truth, _, ids = scored(seed)
-  values = np.ones(len(truth))  # Annif's of a row without labels
-  for row in np.flatnonzero(truth.any(axis=1)):
-    dcg, ideal = (
-      np.sum(truth[row, order] / np.log2(np.arange(len(order)) + 2))
-      for order in (ids[row, ids[row] >= 0][:k], np.flatnonzero(truth[row])[:k])
-    )
-    values[row] = dcg / ideal
-  found = metrics.evaluate(ids, scipy.sparse.csr_array(truth), ks=(k,))[f"nDCG@{k}"]
-  assert found + np.mean(~truth.any(axis=1)) == pytest.approx(values.mean(), rel=1e-12)
-
-
 def test_hand_worked_propensities():
   # N = 100, n = (3, 1, 0), a = 1/2, b = 1: C = (ln 100 - 1) sqrt 2, and n + b = (4, 2, 1).
   entries = [1.0, 0.5, 9.0, 1.0, 0.0], ([0, 1, 2, 3, 4], [0, 0, 0, 1, 2])

@@ -141,13 +141,6 @@ def test_an_accelerator_encodes_multiples_of_eight_texts(monkeypatch):
     assert set(called) == expected
 
 
-def test_no_key_is_no_dropout(embedder):
-  params = jax.tree.map(jnp.asarray, embedder.init(jax.random.key(0)))
-  plain = [embedder.embed(params, group) for group in GROUPS]
-  found = jax.jit(lambda params: embed_groups(embedder.embed, params, GROUPS, chunk=3))(params)
-  np.testing.assert_allclose(found, jnp.concatenate(plain), atol=1e-5)
-
-
 def test_parts_go_through_together_and_come_back_apart():
   """Groups of a width are one call of the encoder, whichever part they are of; parts keep their order."""
   embedder = models.build(types.SimpleNamespace(name="bag", width=16, dtype="float32"), vocab_size=90)

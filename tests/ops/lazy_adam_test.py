@@ -75,19 +75,6 @@ def random_batches(num_steps, num_ids, seed=0):
     yield ids, np.where(ids[:, None] < 0, np.float32(1e9), rows)
 
 
-def test_hand_worked_steps():
-  table = np.zeros((3, 1), np.float32)
-  # The first step of Adam is the rate, whatever the gradient. In the second, row 2 has had
-  # no gradient yet: m = 0.1 g / (1 - 0.81), v = 0.001 g^2 / (1 - 0.998001).
-  batches = [(np.array([0, -1], np.int32), np.array([[4.0], [5.0]], np.float32))]
-  batches.append((np.array([2, 2], np.int32), np.array([[-1.0], [-2.0]], np.float32)))
-  table, moments, _ = train(table, batches)
-  second = 0.1 * (0.1 / 0.19) / np.sqrt(0.001 / 0.001999)
-  np.testing.assert_allclose(table[:, 0], [-0.1, 0.0, second], rtol=1e-4)
-  np.testing.assert_allclose(moments.mean[:, 0], [0.4, 0.0, -0.3], rtol=1e-5)
-  np.testing.assert_allclose(moments.square[:, 0], [0.016, 0.0, 0.009], rtol=1e-4)
-
-
 def test_equals_adam_of_optax_where_every_step_touches_all_rows():
   start, rng = table_of(), np.random.default_rng(1)
   gradients = [rng.standard_normal((NUM_ROWS, WIDTH)).astype(np.float32) for _ in range(50)]

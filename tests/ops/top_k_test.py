@@ -35,12 +35,6 @@ def assert_equal(got, expected):
   np.testing.assert_array_equal(got[0], expected[0])
 
 
-def test_hand_worked_scores():
-  scores, ids = top_k(np.array([[1.0, 2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 1.0]]), 3)
-  np.testing.assert_array_equal(scores, [[3.0, 2.0, 2.0]])
-  np.testing.assert_array_equal(ids, [[2, 1, 3]])  # 1 and 3 tie: the lower id comes first
-
-
 @pytest.mark.parametrize("shape", [None, (2, 4)])
 @pytest.mark.parametrize("k", [1, 4, 30])
 def test_recall_below_one_is_exact_off_tpus(k, shape):

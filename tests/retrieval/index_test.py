@@ -6,7 +6,6 @@ import os
 import re
 import sys
 
-import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -319,10 +318,8 @@ def test_scann_bears_labels_that_are_equal(labels, capfd):
 @pytest.mark.parametrize(
   "num_queries, shape, platform, expected",
   [
-    (1_000_000, (1_000_000, 768), "cpu", "scann"),
-    (1_000_000, (1_000_000, 768), "gpu", "exact"),
-    (1_000_000, (1_000_000, 768), "tpu", "exact"),
     (19_200, (10_000, 128), "cpu", "scann"),
+    (19_200, (10_000, 128), "gpu", "exact"),
     (19_200, (9_999, 128), "cpu", "exact"),
     (19_199, (10_000, 128), "cpu", "exact"),
     (19_200, (10_000, 129), "cpu", "exact"),
@@ -330,17 +327,6 @@ def test_scann_bears_labels_that_are_equal(labels, capfd):
 )
 def test_auto_chooses_by_device_and_size(num_queries, shape, platform, expected):
   assert index._choose(num_queries, shape, platform) == expected
-
-
-@pytest.mark.parametrize("where", ["host", "device", "mesh"])
-def test_auto_is_what_it_chooses(where, monkeypatch):
-  chosen = []
-  monkeypatch.setattr(index, "_choose", lambda *sizes: chosen.append(sizes) or "exact")
-  queries, labels = clustered(4, 30)
-  placed = jax.device_put(labels) if where == "device" else labels
-  found = refresh.shortlist(queries, placed, 3, devices=sharding.make(1, 2) if where == "mesh" else None)
-  np.testing.assert_array_equal(found, by_hand(queries, labels, 3))
-  assert chosen == [(4, (30, 16), "cpu")]
 
 
 def test_an_unknown_backend_is_refused():

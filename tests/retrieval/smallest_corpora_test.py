@@ -113,7 +113,7 @@ def spoilt(vectors: np.ndarray, value: float, everywhere: bool) -> tuple[np.ndar
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
 @pytest.mark.parametrize("what", ["queries", "points", "encoder", "classifier"])
 def test_vectors_that_are_not_finite_count_as_zeros(what, value, everywhere):
   corpus, queries = small(12, 30), made_corpora.queries(5)
