@@ -53,18 +53,11 @@ def num_rows_without_labels(truth: Sparse) -> int:
 
 
 def find_hits(ids: npt.ArrayLike, truth: Truth) -> Hits:
-  """Finds the true labels among ranked predictions.
+  """Finds the true labels among ranked predictions, ids `[N, K]` padded with -1.
 
   Each row's predictions are sorted once by label, with their rank in the lowest
   digits, so that every true label finds its rank by bisection: the time grows
   with N·K log K + nnz log(N·K), and no array of size L is made.
-
-  Args:
-    ids: `[N, K]` integer label ids, best first, padded with -1.
-    truth: the true labels.
-
-  Returns:
-    The hits.
 
   Raises:
     ValueError: if the shapes do not match, an id is not below L, or a row names

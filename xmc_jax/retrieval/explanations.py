@@ -30,13 +30,7 @@ class Reason(NamedTuple):
 
 
 def explain(found: Mapping[str, Found], ids: np.ndarray, truth: sp.csr_matrix) -> list[list[Reason]]:
-  """Returns for each query a reason for each of its labels, `[n, k]`, padded with -1.
-
-  Args:
-    found: what each source found for the queries.
-    ids: the labels.
-    truth: CSR `[N, L]`, labels of the training queries in the memory.
-  """
+  """Returns a reason for each label of each query, `[n, k]` padded with -1; `truth` is that of the memory."""
   return [
     [_reason(found, row, label, truth) for label in labels if label >= 0]
     for row, labels in enumerate(ids.tolist())

@@ -19,30 +19,16 @@ _T = TypeVar("_T")
 
 
 class HybridRanker:
-  """Ranks labels by the probability that a fitted model gives them.
-
-  Args:
-    retriever: the sources' indexes.
-    model: fitted on the features of exactly these sources.
-
-  Attributes:
-    point_texts: texts of the training queries in the memory.
-  """
+  """Ranks labels by the probability that a model, fitted on the features of these sources, gives them."""
 
   def __init__(self, retriever: Retriever, model: HybridModel):
     self._retriever, self._model = retriever, model
     self.point_texts = retriever.corpus.point_texts
 
   def rank(self, queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
-    """Ranks the k most probable labels of each query, by probability; ties by rising id.
+    """Ranks the k most probable labels of each query, at most L, without excluded pairs; ties by rising id.
 
-    Args:
-      queries: n texts.
-      k: labels per query, at most L.
-      exclude: CSR `[n, L]` pairs that are no candidates; None for none.
-
-    Returns:
-      The ranking, padded with -1 where the sources find fewer than k labels.
+    Padded with -1 where the sources find fewer than k labels.
     """
 
     def work(found: Candidates) -> Ranking:

@@ -113,12 +113,8 @@ class HybridModel:
   ) -> "HybridModel":
     """Reads what `save` wrote.
 
-    Args:
-      path: the file.
-      remedy: what to do if it cannot be read, for the error message.
-
     Raises:
-      DataError: the file is damaged, or of another version.
+      DataError: the file is damaged, or of another version; `remedy` says what to do.
     """
     try:
       content = checksums.from_json(path)
