@@ -146,10 +146,7 @@ def _adam_rows(tables, places, gradients, scalars):
   square = _B2 * _gather(moments.square, places) + (1 - _B2) * gradients**2
   corrected_mean, corrected_square = mean / (1 - _B1**count), square / (1 - _B2**count)
   change = -learning_rate * corrected_mean / (jnp.sqrt(corrected_square) + _EPSILON)
-  moments = RowMoments(
-    _set(moments.mean, places, mean),
-    _set(moments.square, places, square),
-  )
+  moments = RowMoments(_set(moments.mean, places, mean), _set(moments.square, places, square))
   return table.at[places].add(change.astype(table.dtype), mode="drop", unique_indices=True), moments
 
 

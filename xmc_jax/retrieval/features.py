@@ -15,8 +15,7 @@ _SMOOTH = 10  # added to ranks before their reciprocal (Cormack et al., 2009, ha
 _OF_WORDS = ("lexical_memory", "lexical_labels")  # sources that use no vectors
 _TOP = 10  # a source that ranks a label among this many agrees on it
 _OF_SOURCE = ("score", "log_score", "log_rank")
-_OF_QUERY = ("nearest_cosine", "nearest_word_cosine")
-_SHARED = ("log_frequency", "num_agreeing", *_OF_QUERY)
+_SHARED = ("log_frequency", "num_agreeing", "nearest_cosine", "nearest_word_cosine")
 
 
 class Candidates(NamedTuple):

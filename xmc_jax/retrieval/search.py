@@ -1,7 +1,7 @@
 """Searches for the best labels of many queries, in blocks, without excluded pairs; exactly, unless told."""
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ _SMALL_BLOCK = 64  # queries, at least: smaller products are slow
 BLOCK, BLOCK_OF_ACCELERATORS = 512, 4096  # queries: their scores fit a CPU's cache, or occupy an accelerator
 # (queries, k) -> a function that waits for their (scores, ids)
 _Finder = Callable[[np.ndarray, int], Callable[[], tuple[np.ndarray, np.ndarray]]]
+_T = TypeVar("_T")
 
 
 class Ranking(NamedTuple):
@@ -137,7 +138,8 @@ def search(
   if hosted:
     cpu_cores.in_order(lambda start: begin(start)(), starts)
   else:
-    _one_ahead(begin, starts)
+    for store in one_behind(map(begin, starts)):
+      store()
   return out
 
 
@@ -153,15 +155,13 @@ def _block_size(labels: jax.Array, num_queries: int) -> int:
   return max(1, min(block, most))
 
 
-def _one_ahead(begin: Callable[[int], Callable[[], None]], starts: Iterable[int]) -> None:
-  """Begins each block before the last one is stored, in order, as several devices must be called alike."""
-  waiting = None
-  for start in starts:
-    store, waiting = waiting, begin(start)
-    if store:
-      store()
-  if waiting:
-    waiting()
+def one_behind(begun: Iterable[_T]) -> Iterator[_T]:
+  """Yields each item once the next one has begun: the devices work on that while the host ends this one."""
+  waiting: list[_T] = []
+  for item in begun:
+    yield from waiting
+    waiting = [item]
+  yield from waiting
 
 
 def _on_devices(

@@ -13,6 +13,7 @@ from xmc_jax.batching import length_buckets
 from xmc_jax.data import TokenTable
 from xmc_jax.distributed import runtime, sharding, split_table
 from xmc_jax.distributed.split_table import SplitTable, Table
+from xmc_jax.retrieval.search import one_behind
 from xmc_jax.types import Array, Method, PyTree, Tokens
 
 _Embed = Callable[[Tokens, Array], Array]  # (tokens, ids [b]) -> [b, D]
@@ -207,31 +208,26 @@ def embed_table(
     `[len(kept), D]` float32, in the table's order.
   """
   kept = range(len(table)) if kept is None else kept
-  out, waiting = None, None
 
-  def store(rows: np.ndarray, vectors: Array) -> None:
-    nonlocal out
-    vectors = sharding.to_host(vectors)
-    if out is None:
+  def chunks() -> Iterator[tuple[np.ndarray, Array]]:
+    done = 0
+    for width, rows, most in _chunks(table.lengths, batch_size, max_length, widths):
+      tokens = table.gather(rows if local_rows is None else np.where(local_rows, rows, -1), width)
+      if packed and most:
+        tokens = replace(tokens, num_real_tokens=most)
+      yield rows, embed(tokens, rows)
+      done += int(np.sum(rows >= 0))
+      if progress:
+        progress(done)
+
+  out = np.zeros((0, 0), np.float32)
+  for rows, embedded in one_behind(chunks()):
+    vectors = sharding.to_host(embedded)
+    if not out.size:
       out = np.empty((len(kept), vectors.shape[1]), np.float32)
     wanted = (rows >= kept.start) & (rows < kept.stop)  # not padding, which is -1
     out[rows[wanted] - kept.start] = vectors[wanted]
-
-  done = 0
-  for width, rows, most in _chunks(table.lengths, batch_size, max_length, widths):
-    tokens = table.gather(rows if local_rows is None else np.where(local_rows, rows, -1), width)
-    if packed and most:
-      tokens = replace(tokens, num_real_tokens=most)
-    vectors = embed(tokens, rows)
-    if waiting:  # the device works on this chunk while the host stores the previous one
-      store(*waiting)
-    waiting = (rows, vectors)
-    done += int(np.sum(rows >= 0))
-    if progress:
-      progress(done)
-  if waiting:
-    store(*waiting)
-  return out if out is not None else np.zeros((0, 0), np.float32)
+  return out
 
 
 def texts_at_a_time(num_texts: int, batch_size: int) -> int:
