@@ -53,15 +53,6 @@ def test_width_is_that_of_a_binomial():
   assert (high - low) / 2 == pytest.approx(1.96 * 0.02165, rel=0.1)
 
 
-def test_ratios_are_resampled_as_ratios():
-  # Each row obtains half of what it could, so PSP is 1/2 in every draw, though rows differ tenfold.
-  truth = scipy.sparse.csr_array([[1, 1, 0, 0], [0, 0, 1, 1]])
-  got = metrics.bootstrap_intervals(
-    [[0, -1], [2, -1]], truth, ks=(2,), inverse_propensity=[1.0, 1.0, 10.0, 10.0], num_resamples=50
-  )
-  assert got["PSP@2"] == pytest.approx((0.5, 0.5))
-
-
 def test_no_rows_and_no_labels_give_zero():
   for ids in (np.zeros((0, 3), int), np.array([[0], [1]])):
     truth = scipy.sparse.csr_array((len(ids), 4))
