@@ -74,17 +74,9 @@ def test_nothing_is_due_where_there_is_nothing():
 
 def test_a_snapshot_embeds_once_and_only_what_is_asked_for():
   calls = []
-  made = refresh.Snapshot(
-    lambda: calls.append("q") or np.ones(1),
-    lambda: calls.append("l") or np.zeros(2),
-    lambda: calls.append("t") or np.zeros(3),
-    truth=None,
-    filtered=None,
-    rows=None,
-    step=3,
-    steps_per_epoch=1,
-    devices=None,
-  )
+  parts = [lambda name=name: calls.append(name) or np.ones(1) for name in "qlt"]
+  nothing = dict.fromkeys(("truth", "filtered", "rows", "devices"))
+  made = refresh.Snapshot(*parts, step=3, steps_per_epoch=1, **nothing)
   assert made.queries is made.queries and calls == ["q"]
   assert made.labels is made.labels and calls == ["q", "l"]
   assert made.texts is made.texts and calls == ["q", "l", "t"]

@@ -72,13 +72,9 @@ class TableEmbedder:
     progress: Callable[[int], None] | None = None,
     few_shapes: bool = False,
   ) -> Table:
-    """Returns `[n, D]` embeddings of points.
+    """Returns `[n, D]` embeddings of points; `progress` is called with the number of texts done.
 
-    Args:
-      params, extra_state: of the method.
-      tokens: the n texts.
-      progress: called with the number of texts done.
-      few_shapes: embed only in shapes that `compile_few_shapes` compiles.
+    With `few_shapes` only in shapes that `compile_few_shapes` compiles.
     """
     program = self._program(self._method.embed_queries)
     embed = lambda part, ids: program(params, extra_state, part)
@@ -118,10 +114,7 @@ class TableEmbedder:
   ) -> Table:
     """Returns `[n, D]` embeddings of a table of anchors, or of all labels, by their texts alone.
 
-    Args:
-      params, extra_state: of the method.
-      tokens: the n texts; None is all labels.
-      function: a function of the method that embeds by texts alone; None is `embed_texts`, if there is one.
+    They are by a `function` of the method; None is its `embed_texts`, if there is one.
     """
     tokens = self._labels if tokens is None else tokens
     program = self._program(function or self._method.embed_texts or self._method.embed_labels)
