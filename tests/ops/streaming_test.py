@@ -68,15 +68,6 @@ def test_equals_the_dense_loss_and_the_definition(kind, weighted, masked):
   assert_close(got, reference(kind, case))
 
 
-@pytest.mark.slow
-@every_kind
-@pytest.mark.parametrize("chunk", [1, 300])
-def test_chunks_change_nothing(kind, chunk):
-  size = (5, 37, 6) if chunk == 1 else (8, 2000, 32)
-  case = make_case(kind, size, width=9, masked=True, seed=1, temperature=1.0)
-  assert_close(jitted(kind, case, chunk), reference(kind, case))
-
-
 def test_the_weights_have_a_gradient():
   """The loss is linear in them."""
   case = make_case("decoupled_softmax", weighted=True)
