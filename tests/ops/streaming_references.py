@@ -56,11 +56,9 @@ def make_case(kind, size=(5, 37, 6), *, weighted=False, masked=False, seed=0):
 
 def spread(columns, values, num_labels):
   """`[B, n]` columns and their values as `[B, L]`."""
-  dense = np.zeros((len(columns), num_labels), np.asarray(values).dtype)
-  values = np.broadcast_to(values, columns.shape)
-  for row, (at, of_row) in enumerate(zip(columns, values)):
-    dense[row, at[at >= 0]] = of_row[at >= 0]
-  return dense
+  dense = np.zeros((len(columns), num_labels + 1), np.asarray(values).dtype)
+  np.put_along_axis(dense, columns, values, axis=1)  # -1 is the column too many
+  return dense[:, :-1]
 
 
 def spread_all(case):

@@ -67,15 +67,6 @@ def _merge_log_sum_exp(state, axis):
 LOG_SUM_EXP = Reduction(_start_log_sum_exp, _add_log_sum_exp, _merge_log_sum_exp)
 
 
-def _sum_of_softplus(prior):
-  """Returns the reduction that computes Σ softplus(s - prior), the prior `[B]`."""
-  return Reduction(
-    start=lambda num_rows: _filled(num_rows, 0),
-    add=lambda total, scores: total + jnp.sum(jax.nn.softplus(scores - prior[:, None]), axis=1),
-    merge=jax.lax.psum,
-  )
-
-
 def _summarise_log_sum_exp(fold, options):
   """Computes log Σ exp(s - peak): -inf where there is nothing to sum."""
   (peak, total), found = fold(LOG_SUM_EXP)
@@ -99,8 +90,15 @@ def _combine_decoupled(value, relative, real, weights, options):
 
 
 def _summarise_softplus(fold, options):
-  total, found = fold(_sum_of_softplus(options["prior"]))
-  return Summary(total, options["prior"], (), found)
+  """Computes Σ softplus(s - prior), the prior `[B]`."""
+  prior = options["prior"]
+  reduction = Reduction(
+    start=lambda num_rows: _filled(num_rows, 0),
+    add=lambda total, scores: total + jnp.sum(jax.nn.softplus(scores - prior[:, None]), axis=1),
+    merge=jax.lax.psum,
+  )
+  total, found = fold(reduction)
+  return Summary(total, prior, (), found)
 
 
 def _slope_softplus(rows, options, scores):

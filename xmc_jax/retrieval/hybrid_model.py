@@ -80,7 +80,8 @@ class HybridModel:
     parts = _split(features, (model.features for model in each))
     joined = [_joined(model.log_odds(part), model._joint) for model, part in zip(each, parts)]
     mean = np.average(joined, axis=0, weights=[model.weight for model in each])
-    return np.clip(_calibrated(mean, self._calibration).astype(np.float32), *_LIMITS)
+    calibrated = _sigmoid(_joined(_beta_inputs(mean), self._calibration))
+    return np.clip(calibrated.astype(np.float32), *_LIMITS)
 
   def log_odds(self, features: np.ndarray) -> np.ndarray:
     """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 without trees)."""
@@ -276,7 +277,3 @@ def _weights(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
   start, trust = np.append(even, 0), np.append(np.full(len(even), _WEIGHT_TRUST), 0)
   found = _regression_from(log_odds, right, start, trust, least=0.0)[:-1]
   return found / found.sum() if found.any() else even
-
-
-def _calibrated(log_odds: np.ndarray, calibration: np.ndarray) -> np.ndarray:
-  return _sigmoid(_beta_inputs(log_odds) @ calibration[:2] + calibration[2])
