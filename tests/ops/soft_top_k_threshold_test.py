@@ -77,8 +77,8 @@ def test_the_largest_values_in_blocks():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spread, limit", [(0.1, 4), (1, 5), (2, 6), (4, 8), (8, 10), (20, 12)])
-@pytest.mark.parametrize("k", [1, 5, 5.5, 100, 5000, 9995])
+@pytest.mark.parametrize("spread, limit", [(0.1, 4), (2, 6), (20, 12)])
+@pytest.mark.parametrize("k", [1, 5.5, 5000, 9995])
 def test_few_calls_for_random_normals(spread, limit, k):
   logits = draw_logits(spread)
   calls, t = find(logits, k)

@@ -35,12 +35,6 @@ def assert_equal(got, expected):
   np.testing.assert_array_equal(got[0], expected[0])
 
 
-def test_hand_worked_scores():
-  scores, ids = top_k(np.array([[1.0, 2.0]]), np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 1.0]]), 3)
-  np.testing.assert_array_equal(scores, [[3.0, 2.0, 2.0]])
-  np.testing.assert_array_equal(ids, [[2, 1, 3]])  # 1 and 3 tie: the lower id comes first
-
-
 @pytest.mark.parametrize("shape", [None, (2, 4)])
 @pytest.mark.parametrize("k", [1, 4, 30])
 def test_recall_below_one_is_exact_off_tpus(k, shape):
@@ -79,34 +73,15 @@ def test_equals_a_stable_sort(num_labels, width, k, chunk, seed):
   assert_equal(top_k(queries, labels, k, chunk=chunk), reference(queries, labels, k))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", MESHES)
-@pytest.mark.parametrize("size", [(8, 32, 5), (7, 23, 9), (1, 1, 1), (3, 3, 3), (4, 5, 8)])
-def test_meshes_equal_one_device(shape, size):
-  num_queries, num_labels, k = size
-  queries, labels = small_integers(num_queries, num_labels, 3)
-  got = top_k(queries, labels, k, chunk=4, mesh=sharding.make(*shape))
-  assert_equal(got, reference(queries, labels, k))
-
-
 @pytest.mark.parametrize("shape", [None, *MESHES])
 @pytest.mark.parametrize("num_valid", [0, 1, 13, 23])
-def test_padding_labels_are_never_returned(shape, num_valid):
-  queries, labels = small_integers(4, 23, 3)
-  expected = reference(queries, labels[:num_valid], 6)
+def test_meshes_equal_one_device_and_padding_labels_are_never_returned(shape, num_valid):
+  """Neither number divides by the devices, and k exceeds the labels of one."""
+  queries, labels = small_integers(7, 23, 3)
+  expected = reference(queries, labels[:num_valid], 9)
   labels[num_valid:] = np.nan  # whatever stands there
   mesh = shape and sharding.make(*shape)
-  assert_equal(top_k(queries, labels, 6, chunk=5, mesh=mesh, num_valid=num_valid), expected)
-
-
-def test_real_numbers_agree_over_chunks_and_meshes():
-  rng = np.random.default_rng(0)
-  queries, labels = (rng.normal(size=(rows, 64)).astype(np.float32) for rows in (16, 500))
-  scores, ids = reference(queries, labels, 20)
-  for mesh in (None, *(sharding.make(*shape) for shape in MESHES)):
-    got = top_k(queries, labels, 20, chunk=64, mesh=mesh)
-    np.testing.assert_array_equal(got[1], ids)
-    np.testing.assert_allclose(got[0], scores, rtol=1e-5)
+  assert_equal(top_k(queries, labels, 9, chunk=5, mesh=mesh, num_valid=num_valid), expected)
 
 
 def test_sharded_inputs_stay_where_they_are():

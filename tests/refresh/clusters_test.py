@@ -60,7 +60,7 @@ def test_any_vectors_are_shared_out(num_vectors, depth, values, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("value", [0, 1, 1e-38, 3e38])
+@pytest.mark.parametrize("value", [1e-38, 3e38])
 def test_equal_vectors_are_shared_out(value):
   vectors = np.full((13, 5), value, np.float32)
   _check_balance(balanced_clusters(vectors, 8, key=KEY), 13, 8)

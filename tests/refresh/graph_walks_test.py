@@ -86,14 +86,6 @@ def _sampling_weights(edges, visits, num_hops):
   return found
 
 
-def test_weights_by_hand():
-  """Two anchors, four hops: from 0 three visits to itself and one to 1, from 1 four to itself."""
-  edges = sp.csr_matrix(np.array([[7.0, 0], [0.5, 1], [0, 1], [0, 0]]))
-  found = graph_walks.weighted(edges, sp.csr_matrix([[3, 1], [0, 4]]), 4)
-  np.testing.assert_array_equal(found.toarray(), [[1.75, 0.25], [1.75, 2.25], [0, 2], [0, 0]])
-  assert found.dtype == np.float32 and found.nnz == 5
-
-
 @hypothesis.given(
   seed=st.integers(0, 500), num_kept=st.integers(1, 6), density=st.sampled_from([0.0, 0.3, 1.0])
 )

@@ -12,13 +12,3 @@ def test_the_mean_of_a_labels_points_or_its_text():
   texts = np.array([[9.0, 9], [7, 8], [9, 9]], np.float32)
   found = refresh.label_centroids(points, truth, lambda: texts)
   assert found.tolist() == [[0.5, 1.0], [7.0, 8.0], [1.0, 0.0]] and found.dtype == np.float32
-
-
-def test_many_points_agree_with_a_loop():
-  rng = np.random.default_rng(0)
-  points, truth = rng.normal(size=(50, 4)).astype(np.float32), sp.csr_matrix(rng.random((50, 9)) < 0.2)
-  texts = np.zeros((9, 4), np.float32)
-  found = refresh.label_centroids(points, truth, lambda: texts)
-  for label in range(9):
-    rows = truth[:, [label]].nonzero()[0]
-    np.testing.assert_allclose(found[label], points[rows].mean(0), atol=1e-6)

@@ -23,28 +23,24 @@ def _steps(refreshes, last, per_epoch):
   return found
 
 
-def test_two_rhythms_by_hand():
-  refreshes = {"a": Refresh(1.0, None), "b": Refresh(2.0, None, first_epoch=3.0)}
-  assert _steps(refreshes, 35, 5) == {"a": [0, 5, 10, 15, 20, 25, 30], "b": [15, 25]}
-
-
-@pytest.mark.parametrize("first, every, expected", [(0, 0, [0]), (2, 0, [6]), (0.5, 0.5, [2, 4, 6, 8])])
-def test_once_and_parts_of_an_epoch(first, every, expected):
-  assert _steps({"a": Refresh(every, None, first_epoch=first)}, 10, 3 if first != 0.5 else 4)["a"] == expected
-
-
-def test_steps_in_place_of_epochs():
-  assert _steps({"a": Refresh(5.0, None, first_epoch=1.0, every_steps=3)}, 14, 4)["a"] == [4, 7, 10, 13]
-
-
 @pytest.mark.parametrize(
-  "first, every_steps, expected",
-  [(0, 3, [0, 5, 10, 15]), (0.5, 12, [5, 15, 30]), (2.0, 5, [10, 15, 20, 25, 30]), (1.0, 0, [5])],
+  "settings, per_epoch, expected",
+  [
+    ({"every_epochs": 1}, 5, [0, 5, 10, 15, 20, 25, 30]),
+    ({"every_epochs": 2, "first_epoch": 3}, 5, [15, 25]),
+    ({"every_epochs": 0.5, "first_epoch": 2.5}, 10, [25, 30]),
+    ({"first_epoch": 2}, 3, [6]),  # once
+    ({"every_epochs": 5, "first_epoch": 1, "every_steps": 12}, 4, [4, 16, 28]),
+    ({"every_steps": 3, "at_epoch_start": True}, 5, [0, 5, 10, 15, 20, 25, 30]),
+    ({"every_steps": 12, "first_epoch": 0.5, "at_epoch_start": True}, 5, [5, 15, 30]),
+    ({"every_steps": 5, "first_epoch": 2, "at_epoch_start": True}, 5, [10, 15, 20, 25, 30]),
+    ({"first_epoch": 1, "at_epoch_start": True}, 5, [5]),
+  ],
 )
-def test_what_shapes_the_order_waits_for_an_epoch_to_begin(first, every_steps, expected):
-  waiting = Refresh(0, None, first_epoch=first, every_steps=every_steps, at_epoch_start=True)
-  found = _steps({"a": waiting}, 31, 5)["a"]
-  assert found[: len(expected)] == expected and all(step % 5 == 0 for step in found)
+def test_by_hand(settings, per_epoch, expected):
+  """What shapes the order of points waits for an epoch to begin."""
+  rhythm = Refresh(**{"every_epochs": 0.0, "compute": None, **settings})
+  assert _steps({"a": rhythm, "b": Refresh(1, None)}, 31, per_epoch)["a"] == expected
 
 
 @given(
@@ -78,17 +74,9 @@ def test_nothing_is_due_where_there_is_nothing():
 
 def test_a_snapshot_embeds_once_and_only_what_is_asked_for():
   calls = []
-  made = refresh.Snapshot(
-    lambda: calls.append("q") or np.ones(1),
-    lambda: calls.append("l") or np.zeros(2),
-    lambda: calls.append("t") or np.zeros(3),
-    truth=None,
-    filtered=None,
-    rows=None,
-    step=3,
-    steps_per_epoch=1,
-    devices=None,
-  )
+  parts = [lambda name=name: calls.append(name) or np.ones(1) for name in "qlt"]
+  nothing = dict.fromkeys(("truth", "filtered", "rows", "devices"))
+  made = refresh.Snapshot(*parts, step=3, steps_per_epoch=1, **nothing)
   assert made.queries is made.queries and calls == ["q"]
   assert made.labels is made.labels and calls == ["q", "l"]
   assert made.texts is made.texts and calls == ["q", "l", "t"]

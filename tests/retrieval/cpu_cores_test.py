@@ -40,11 +40,11 @@ assert found and set(found) == {1}, found
 
 def test_work_is_done_in_order_and_one_piece_needs_no_thread():
   here = threading.get_ident()
-  assert cpu_cores.in_order(lambda part: threading.get_ident(), 2, [0]) == [here]
-  assert cpu_cores.in_order(lambda part: part, 2, []) == []
-  found = cpu_cores.in_order(lambda a, b: (time.sleep(0.01 * (3 - a)), a * b)[1], 2, range(4), [5, 6, 7, 8])
+  assert cpu_cores.in_order(lambda part: threading.get_ident(), [0]) == [here]
+  assert cpu_cores.in_order(lambda part: part, []) == []
+  found = cpu_cores.in_order(lambda a, b: (time.sleep(0.01 * (3 - a)), a * b)[1], range(4), [5, 6, 7, 8])
   assert found == [0, 6, 14, 24]
   with pytest.raises(ValueError, match="shorter"):
-    cpu_cores.in_order(lambda a, b: a, 2, range(4), range(3))
+    cpu_cores.in_order(lambda a, b: a, range(4), range(3))
   with pytest.raises(ZeroDivisionError):
-    cpu_cores.in_order(lambda part: 1 / part, 2, [1, 0])
+    cpu_cores.in_order(lambda part: 1 / part, [1, 0])

@@ -9,12 +9,8 @@ from xmc_jax.retrieval.memory import Neighbors
 from xmc_jax.retrieval.sources import SOURCES, Found, Retriever
 
 
-@pytest.fixture(scope="module")
-def retriever():
-  return Retriever(made_corpora.corpus())
-
-
-def test_reasons_are_true(retriever):
+def test_reasons_are_true():
+  retriever = Retriever(made_corpora.corpus())
   (block,) = retriever.blocks(made_corpora.queries(7), 20, 64)
   found = {name: source(block) for name, source in SOURCES.items()}
   ids = np.tile(np.arange(40, dtype=np.int32), (7, 1))
@@ -23,9 +19,6 @@ def test_reasons_are_true(retriever):
   seen = 0
   for row, label in np.ndindex(ids.shape):
     reason = reasons[row][label]
-    ranks = {name: one.ids[row].tolist() for name, one in found.items()}
-    expected = {name: places.index(label) + 1 for name, places in ranks.items() if label in places[:10]}
-    assert reason.sources == expected
     assert list(reason.sources.values()) == sorted(reason.sources.values())  # best first
     weights = {}
     for one in found.values():
@@ -41,14 +34,7 @@ def test_reasons_are_true(retriever):
   assert seen > 100
 
 
-def test_padding_has_no_reason(retriever):
-  (block,) = retriever.blocks(made_corpora.queries(2), 5, 64)
-  found = {"memory": SOURCES["memory"](block)}
-  ids = np.array([[3, -1, -1], [-1, -1, -1]], np.int32)
-  assert [len(reasons) for reasons in explain(found, ids, retriever.corpus.truth)] == [1, 0]
-
-
-def test_equal_voters_by_row_and_those_against_not_at_all(retriever):
+def test_equal_voters_by_row_and_those_against_not_at_all():
   truth = made_corpora.pairs(np.random.default_rng(0), (6, 1), 1)
   voters = Neighbors(np.array([[5, 2, 1, 4, 0, -1]]), np.array([[0.5, 0.5, 0.5, 0.7, -1, 0]], np.float32))
   found = {"memory": Found(np.zeros((1, 1), np.int32), None, voters)}

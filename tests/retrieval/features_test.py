@@ -94,17 +94,6 @@ def test_those_with_the_best_reciprocal_ranks_are_kept(block, monkeypatch):
       np.testing.assert_array_equal(found.features[row], every.features[row, places])
 
 
-def test_sources_that_agree_are_counted(block, monkeypatch):
-  """The first ten of a source speak for a label, unless it gives them nothing."""
-  scores = np.concatenate([np.linspace(1, 0.5, 12), [0, 0]]).astype(np.float32)
-  every = np.tile(np.arange(14, dtype=np.int32), (N, 1))
-  for name, values in (("encoder", scores), ("memory", scores[::-1]), ("lexical_labels", 0 * scores)):
-    monkeypatch.setitem(SOURCES, name, lambda _, values=values: Found(every, lambda ids: values[ids]))
-  found = candidates(block, ("encoder", "memory", "lexical_labels"), 8)
-  agreeing = found.features[0, found.ids[0] >= 0, feature_names(["a", "b", "c"]).index("num_agreeing")]
-  assert agreeing.tolist() == [1, 1, 1, 1, *([2] * 6), 1, 1, 1, 1]
-
-
 def test_a_source_that_forgets_excluded_pairs_brings_none(retriever, monkeypatch):
   every = np.tile(np.arange(L, dtype=np.int32), (N, 1))
   forgetful = lambda _: Found(every, lambda ids: np.ones(ids.shape, np.float32))

@@ -60,49 +60,28 @@ def test_a_tree_is_kept(rng, tmp_path):
       Tree.load(tmp_path / "fusion.npz")
 
 
-def test_ranking_is_the_best_of_both_lists_by_the_sum_of_three(rng):
+def test_the_best_of_both_lists_are_fitted_and_ranked_by_the_sum_of_three(rng):
+  """Without excluded pairs; rows stay full."""
   fused, queries = _fusion(rng), unit_vectors(rng, N, D)
-  truth = sp.csr_matrix(rng.random((N, L)) < 0.1)
-  nothing = sp.csr_matrix((N, L), dtype=bool)
-  fused.fit(queries, truth, nothing, depth=3)
-  found = fused.rank(queries, 5)
-  scores = _scores(fused, queries)
-  for row in range(N):
-    candidates = sorted({int(label) for one in scores for label in np.argsort(-one[row])[:10]})
-    features = [*(one[row] for one in scores), fused._inverse_propensity]
-    features = np.stack(features, axis=-1).astype(np.float32)
-    total = scores[0][row] + scores[1][row] + fused.tree.predict(features)
-    best = sorted(candidates, key=lambda label: -total[label])[:5]
-    np.testing.assert_allclose(found.scores[row], total[best], atol=1e-5)
-    assert found.ids[row].tolist() == best
-
-
-def test_the_tree_is_fitted_on_the_candidates_of_the_rows_given(rng):
-  fused, queries = _fusion(rng), unit_vectors(rng, N, D)
-  truth = sp.csr_matrix(rng.random((N, L)) < 0.1)
-  out = sp.csr_matrix(rng.random((N, L)) < 0.1)
+  truth, out = (sp.csr_matrix(rng.random((N, L)) < share) for share in (0.1, 0.3))
   fused.fit(queries, truth, out, depth=3)
-  scores, pairs = _scores(fused, queries), []
+  scores, candidates = _scores(fused, queries), []
   for row in range(N):
     left = np.setdiff1d(np.arange(L), out[row].indices)
-    candidates = {int(label) for one in scores for label in left[np.argsort(-one[row, left])[:10]]}
-    pairs += [(row, label) for label in sorted(candidates)]
-  rows, labels = np.array(pairs).T
+    candidates.append(sorted({label for one in scores for label in left[np.argsort(-one[row, left])[:10]]}))
+  rows, labels = np.repeat(np.arange(N), list(map(len, candidates))), np.concatenate(candidates)
   features = [*(one[rows, labels] for one in scores), fused._inverse_propensity[labels]]
-  features = np.stack(features, axis=1)
+  features = np.stack(features, axis=1).astype(np.float32)
   theirs = DecisionTreeClassifier(max_depth=3, random_state=0)
-  theirs.fit(features.astype(np.float32), np.asarray(truth[rows, labels]).ravel())
-  expected = theirs.predict_proba(features.astype(np.float32))[:, 1]
-  np.testing.assert_allclose(fused.tree.predict(features.astype(np.float32)), expected, atol=1e-6)
-
-
-def test_excluded_pairs_are_no_candidates_and_rows_stay_full(rng):
-  fused, queries = _fusion(rng), unit_vectors(rng, N, D)
-  out = sp.csr_matrix(rng.random((N, L)) < 0.3)
-  found = fused.rank(queries, 10, exclude=out)
-  assert not any(np.intersect1d(ids, out[row].indices).size for row, ids in enumerate(found.ids))
-  assert np.all(found.ids >= 0)
-  assert np.all(np.diff(found.scores, axis=1) <= 0)
+  theirs.fit(features, np.asarray(truth[rows, labels]).ravel())
+  predicted = theirs.predict_proba(features)[:, 1]
+  np.testing.assert_allclose(fused.tree.predict(features), predicted, atol=1e-6)
+  total, found = features[:, 0] + features[:, 1] + predicted, fused.rank(queries, 10, exclude=out)
+  for row in range(N):
+    mine = np.flatnonzero(rows == row)
+    best = mine[np.argsort(-total[mine], kind="stable")[:10]]
+    np.testing.assert_allclose(found.scores[row], total[best], atol=1e-5)
+    assert found.ids[row].tolist() == labels[best].tolist()
 
 
 def test_more_labels_than_candidates_and_than_there_are(rng):

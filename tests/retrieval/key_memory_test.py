@@ -1,6 +1,4 @@
-"""The memory of keys: a dense float64 reference, what is left out, by hand, the weight's choice."""
-
-import math
+"""The memory of keys: a dense float64 reference, what is left out, the weight's choice."""
 
 import numpy as np
 import pytest
@@ -105,22 +103,6 @@ def test_points_without_labels_and_no_points_at_all(parts, rng):
   np.testing.assert_array_equal(by_text.ids, np.argsort(-queries @ parts[2].T, axis=1)[:, :5])
 
 
-def test_by_hand():
-  """Keys at inner products 1 (a point of labels 0, 2 and 3), 1 (label 1) and 0 (labels 0, 2 and 3), τ = 1.
-
-  The softmax is e, e, 1, 1, 1 over 2e + 3; with λ = 1/4 labels 0 and 2 have (e/4 + 3/4) / (2e + 3), label 1
-  has (3e/4) / (2e + 3), label 3, whose vote is 1/2, (e/8 + 3/4) / (2e + 3). Labels 0 and 2 are equal, and
-  stand in the order of their ids.
-  """
-  points, labels = np.array([[1, 0]]), np.array([[0, 1], [1, 0], [0, 1], [0, 1]])
-  memory = KeyMemory(points, sp.csr_matrix([[1, 0, 1, 0.5]]), labels, temperature=1.0, weight=0.25)
-  found = memory.rank(np.array([[1.0, 0.0]]), 5)
-  whole = 2 * math.e + 3
-  assert found.ids.tolist() == [[1, 0, 2, 3, -1]]
-  expected = [0.75 * math.e, *[0.25 * math.e + 0.75] * 2, 0.125 * math.e + 0.75, -np.inf]
-  np.testing.assert_allclose(found.scores[0], np.array(expected) / whole, rtol=1e-6)
-
-
 def test_blocks_change_nothing(parts, rng, monkeypatch):
   queries, exclude = unit_vectors(rng, Q, D), sp.csr_matrix(rng.random((Q, L)) < 0.1)
   memory = KeyMemory(*parts, temperature=TAU, num_keys=15)
@@ -161,10 +143,8 @@ def test_a_weight_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "damaged",
-  [b"", b"\xff", b"[]", b'{"weight": 0.5}', b'{"weight": 1.5, "metric": "", "values": []}',
-   b'{"weight": NaN, "metric": "", "values": []}'],
-)  # fmt: skip
+  "damaged", [b"", b"[]", b'{"weight": 0.5}', b'{"weight": 1.5, "metric": "", "values": []}']
+)
 def test_a_damaged_weight_is_one_line(damaged, tmp_path):
   path = tmp_path / "key_weight.json"
   path.write_bytes(damaged)

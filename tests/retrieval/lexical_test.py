@@ -97,18 +97,6 @@ def test_vectors_are_tf_idf_of_words_pairs_and_ngrams():
   assert_as_counted([""], TEXTS)
 
 
-def test_weights_worked_by_hand():
-  """Of three texts two have "b": its weight is 1 + ln(4 / 3); "a" and "a b" have 1 + ln(4 / 2)."""
-  lexicon = Lexicon(["a b", "b", ""])
-  b, a = 1 + math.log(4 / 3), 1 + math.log(2)
-  cosine = (lexicon.vectors(["a b"]) @ lexicon.vectors(["b"]).T).toarray()[0, 0]
-  assert cosine == pytest.approx(b / math.sqrt(2 * a * a + b * b), abs=1e-6)
-  doubled = (1 + math.log(2)) * b
-  pair = 1 + math.log(4)  # "b b" is in no text
-  cosine = (lexicon.vectors(["b b"]) @ lexicon.vectors(["b"]).T).toarray()[0, 0]
-  assert cosine == pytest.approx(doubled / math.hypot(doubled, pair), abs=1e-6)
-
-
 @pytest.mark.parametrize(
   ("text", "same"),
   [

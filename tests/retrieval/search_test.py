@@ -19,19 +19,12 @@ def _sorted(scores, k):
   return np.take_along_axis(scores, order, 1), order
 
 
-def _csr(rows, num_labels):
-  matrix = sp.lil_matrix((len(rows), num_labels), dtype=bool)
-  for row, labels in enumerate(rows):
-    matrix[row, labels] = True
-  return matrix.tocsr()
-
-
 @pytest.mark.parametrize("block, shape", [(1, None), (7, None), (1024, None), (8, (2, 1)), (7, (2, 4))])
 def test_blocks_and_filters_equal_a_full_sort(block, shape, monkeypatch):
   monkeypatch.setattr(sys.modules[search.__module__], "BLOCK", block)
   rng = np.random.default_rng(0)
   queries, labels = (rng.integers(-2, 3, (rows, 4)).astype(np.float32) for rows in (23, 40))
-  filtered = _csr([rng.choice(40, rng.integers(0, 4), replace=False) for _ in range(23)], 40)
+  filtered = sp.csr_matrix(rng.random((23, 40)) < 0.05)
   found = search(queries, labels, 10, exclude=filtered, devices=shape and sharding.make(*shape))
   expected_scores, expected_ids = _sorted(np.where(filtered.toarray(), -np.inf, queries @ labels.T), 10)
   np.testing.assert_array_equal(found.ids, expected_ids)
@@ -47,9 +40,9 @@ def test_no_queries():
 def test_a_row_with_many_excluded_labels_keeps_k_and_does_not_disturb_the_others(monkeypatch):
   monkeypatch.setattr(sys.modules[search.__module__], "BLOCK", 2)
   rng = np.random.default_rng(1)
-  counts = [0, 37, 1, 3, 0, 20, 2, 40]
+  counts = np.array([0, 37, 1, 3, 0, 20, 2, 40])
   queries, labels = rng.normal(size=(8, 5)).astype(np.float32), rng.normal(size=(40, 5)).astype(np.float32)
-  excluded = _csr([rng.choice(40, count, replace=False) for count in counts], 40)
+  excluded = sp.csr_matrix(rng.random((8, 40)).argsort(axis=1) < counts[:, None])
   found = search(queries, labels, 10, exclude=excluded)
   expected, order = _sorted(np.where(excluded.toarray(), -np.inf, queries @ labels.T), 10)
   np.testing.assert_array_equal(found.ids, np.where(np.isfinite(expected), order, -1))

@@ -103,31 +103,19 @@ def test_all_vectors_zero():
 # --- vectors that are not finite count as zeros ---
 
 
-def spoilt(vectors: np.ndarray, value: float, everywhere: bool) -> tuple[np.ndarray, np.ndarray]:
-  """The vectors with some that are not finite, and with these as zeros."""
-  bad, zeroed = vectors.copy(), vectors.copy()
-  bad[1] = value
-  bad[2, 3] = value
-  zeroed[1:3] = 0
-  return (np.full_like(vectors, value), np.zeros_like(vectors)) if everywhere else (bad, zeroed)
-
-
-@pytest.mark.parametrize("everywhere", [False, True])
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
 @pytest.mark.parametrize("what", ["queries", "points", "encoder", "classifier"])
-def test_vectors_that_are_not_finite_count_as_zeros(what, value, everywhere):
-  corpus, queries = small(12, 30), made_corpora.queries(5)
+def test_vectors_that_are_not_finite_count_as_zeros(what, value):
+  def ranked(value, columns):
+    """Ranks where the second vector has this value everywhere, and the third in these columns."""
+    corpus, queries = small(12, 30), made_corpora.queries(5)
+    table = {"queries": queries.vectors, "points": corpus.point_vectors, **corpus.label_vectors}[what]
+    table[1] = value
+    table[2, columns] = value
+    return rank(corpus, queries, 12)
 
-  def ranked(change):
-    if what == "queries":
-      return rank(corpus, queries._replace(vectors=change(queries.vectors)), 12)
-    if what == "points":
-      return rank(corpus._replace(point_vectors=change(corpus.point_vectors)), queries, 12)
-    vectors = {**corpus.label_vectors, what: change(corpus.label_vectors[what])}
-    return rank(corpus._replace(label_vectors=vectors), queries, 12)
-
-  found, alone = ranked(lambda vectors: spoilt(vectors, value, everywhere)[0])
-  expected, apart = ranked(lambda vectors: spoilt(vectors, value, everywhere)[1])
+  found, alone = ranked(value, 3)
+  expected, apart = ranked(0, slice(None))
   assert found.ids.tolist() == expected.ids.tolist()
   np.testing.assert_array_equal(found.scores, expected.scores)
   for name in SOURCES:

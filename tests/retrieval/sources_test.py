@@ -120,17 +120,6 @@ def test_voters_are_the_training_queries_that_spoke(corpus, retriever, queries):
     assert SOURCES[name](block).voters is None
 
 
-def test_scores_are_asked_for_in_any_order_with_padding(retriever, queries):
-  block = only_block(retriever, queries, 12)
-  asked = np.random.default_rng(0).integers(-1, 40, (9, 17))
-  for name, source in SOURCES.items():
-    found = source(block)
-    every = found.scores_of(np.tile(np.arange(40), (9, 1)))
-    real = asked >= 0
-    expected = np.take_along_axis(every, np.maximum(asked, 0), axis=1)
-    np.testing.assert_allclose(found.scores_of(asked)[real], expected[real], rtol=1e-5, err_msg=name)
-
-
 # --- the registry ---
 
 

@@ -10,22 +10,14 @@ _BLOCK = 1 << 22  # pairs processed at once
 
 
 class Bin(NamedTuple):
-  """Holds the statistics of pairs of about the same probability.
-
-  Attributes:
-    low, high: the probabilities of its pairs lie above `low`, up to `high`; 0 is in the first bin.
-    pairs: their number.
-    share: their share of all pairs.
-    predicted: their mean probability.
-    right: the share of them that is right.
-  """
+  """Holds the statistics of pairs with probabilities above `low`, up to `high`; 0 is in the first bin."""
 
   low: float
   high: float
   pairs: int
-  share: float
-  predicted: float
-  right: float
+  share: float  # of all pairs
+  predicted: float  # their mean probability
+  right: float  # the share of them that is right
 
 
 class Reliability(NamedTuple):

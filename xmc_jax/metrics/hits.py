@@ -12,26 +12,16 @@ Sparse: TypeAlias = scipy.sparse.sparray | scipy.sparse.spmatrix
 
 
 class Truth(NamedTuple):
-  """Holds the true labels as (row, label) pairs, ordered by row, then by label.
+  """Holds the true labels as (row, label) pairs, ordered by row, then by label; no pair twice."""
 
-  Attributes:
-    rows, labels: `[nnz]` int64, one entry for each pair, no pair twice.
-    counts: `[N]` int64 true labels of each row.
-    num_labels: L.
-  """
-
-  rows: Array
+  rows: Array  # `[nnz]` int64, like `labels`
   labels: Array
-  counts: Array
-  num_labels: int
+  counts: Array  # `[N]` int64 true labels of each row
+  num_labels: int  # L
 
 
 class Hits(NamedTuple):
-  """Holds the predictions that are true, in no particular order.
-
-  Attributes:
-    rows, labels, ranks: `[H]` int64 row, label and 0-based rank of each hit.
-  """
+  """Holds the predictions that are true, in no particular order: `[H]` int64, ranks from 0."""
 
   rows: Array
   labels: Array
@@ -63,18 +53,11 @@ def num_rows_without_labels(truth: Sparse) -> int:
 
 
 def find_hits(ids: npt.ArrayLike, truth: Truth) -> Hits:
-  """Finds the true labels among ranked predictions.
+  """Finds the true labels among ranked predictions, ids `[N, K]` padded with -1.
 
   Each row's predictions are sorted once by label, with their rank in the lowest
   digits, so that every true label finds its rank by bisection: the time grows
   with N·K log K + nnz log(N·K), and no array of size L is made.
-
-  Args:
-    ids: `[N, K]` integer label ids, best first, padded with -1.
-    truth: the true labels.
-
-  Returns:
-    The hits.
 
   Raises:
     ValueError: if the shapes do not match, an id is not below L, or a row names

@@ -161,13 +161,9 @@ def _differences(names: list[str], values: np.ndarray, drawn: np.ndarray) -> dic
 
 
 def resampled(gained: np.ndarray, best: np.ndarray, num_resamples: int, seed: int) -> np.ndarray:
-  """Returns `[R, ...]` ratios of sums over rows drawn with replacement; all columns use the same draws.
+  """Returns `[R, ..., M]` ratios of sums over rows drawn with replacement; all columns use the same draws.
 
-  Args:
-    gained: `[N, ..., M]` what each row adds to the numerators.
-    best: `[N, M]` what each row adds to the denominators.
-    num_resamples: R.
-    seed: the draws' seed.
+  A row adds `gained` `[N, ..., M]` to the numerators, and `best` `[N, M]` to the denominators.
   """
   num_rows, flat = len(best), gained.reshape(len(gained), int(np.prod(gained.shape[1:])))
   values = np.empty((num_resamples, *gained.shape[1:]))
@@ -185,6 +181,5 @@ def _draws(num_rows: int, num_resamples: int, rng: np.random.Generator) -> Itera
   block = max(1, _BLOCK_DRAWS // max(num_rows, 1))
   for start in range(0, num_resamples, block):
     size = min(block, num_resamples - start)
-    drawn = rng.integers(num_rows, size=(size, num_rows)) if num_rows else np.zeros((size, 0), np.int64)
-    drawn += np.arange(size)[:, None] * num_rows
+    drawn = rng.integers(num_rows, size=(size, num_rows)) + np.arange(size)[:, None] * num_rows
     yield np.bincount(drawn.ravel(), minlength=size * num_rows).reshape(size, num_rows).astype(np.float64)

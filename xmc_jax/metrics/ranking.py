@@ -17,15 +17,10 @@ from xmc_jax.types import Array
 
 
 class Earning(NamedTuple):
-  """Holds the parts of one metric, whose value is Σ gains / Σ best.
+  """Holds the parts of one metric, whose value is Σ gains / Σ best."""
 
-  Attributes:
-    gains: `[H]` what each hit earns.
-    best: `[N]` what each row adds to the denominator.
-  """
-
-  gains: Array
-  best: Array
+  gains: Array  # `[H]` what each hit earns
+  best: Array  # `[N]` what each row adds to the denominator
 
 
 def ratio(gained: Array | float, best: Array | float) -> np.ndarray:
@@ -187,17 +182,12 @@ def _normalised_discount(ranked: Hits, truth: Truth, k: int) -> np.ndarray:
 
 
 class Family(NamedTuple):
-  """Defines metrics that differ by k alone.
+  """Defines metrics that differ by k alone."""
 
-  Attributes:
-    meaning: what they are, in words.
-    weigh: `(hits, truth, k) -> [H]`, what each hit earns.
-    best: `(truth, k) -> [N]`, what each row could earn. None weighs hits by their inverse propensity, and a
-      row could earn what its best ranking does.
-  """
-
-  meaning: str
-  weigh: Callable[[Hits, Truth, int], Array]
+  meaning: str  # in words
+  weigh: Callable[[Hits, Truth, int], Array]  # -> `[H]`, what each hit earns
+  # -> `[N]`, what each row could earn. None weighs hits by their inverse propensity; a row could then earn
+  # what its best ranking does.
   best: Callable[[Truth, int], Array] | None = None
 
 

@@ -18,49 +18,29 @@ from xmc_jax.types import Array, PyTree
 
 
 class Pool(NamedTuple):
-  """Holds queries, the labels that they are scored against, and each row's positives and excluded columns.
+  """Holds queries, the labels that they are scored against, and each row's positives and excluded columns."""
 
-  Attributes:
-    queries: `[B, D]`.
-    labels: `[L, D]`.
-    positives: `[B, P]` int32 columns; a number outside [0, L) is no column.
-    excluded: `[B, F]` int32 columns that the row must not see, disjoint from `positives`.
-    bias: `[L]` float32, -inf for a column that is no label, or None if all are 0.
-    scale: float32 scalar; scores are `scale * <query, label> + bias`.
-  """
-
-  queries: Array
-  labels: Array
-  positives: Array
-  excluded: Array
-  bias: Array | None
-  scale: Array
+  queries: Array  # `[B, D]`
+  labels: Array  # `[L, D]`
+  positives: Array  # `[B, P]` int32 columns; a number outside [0, L) is no column
+  excluded: Array  # `[B, F]` int32 columns that the row must not see, disjoint from `positives`
+  bias: Array | None  # `[L]` float32, -inf for a column that is no label, or None if all are 0
+  scale: Array  # float32 scalar; scores are `scale * <query, label> + bias`
 
 
 class Reduction(NamedTuple):
-  """Describes a sum over a row's scores that can be taken in parts. A score of -inf must add nothing.
+  """Describes a sum over a row's scores that can be taken in parts. A score of -inf must add nothing."""
 
-  Attributes:
-    start: `num_rows -> state` of no scores.
-    add: `(state, scores [B, n]) -> state`.
-    merge: `(state, axis) -> state` over the shards along a mesh axis.
-  """
-
-  start: Callable[[int], PyTree]
-  add: Callable[[PyTree, Array], PyTree]
-  merge: Callable[[PyTree, str], PyTree]
+  start: Callable[[int], PyTree]  # `num_rows -> state` of no scores
+  add: Callable[[PyTree, Array], PyTree]  # `(state, scores [B, n]) -> state`
+  merge: Callable[[PyTree, str], PyTree]  # `(state, axis) -> state` over the shards along a mesh axis
 
 
 class Scores(NamedTuple):
-  """Holds the scores of a pool, computed once.
+  """Holds the scores of a pool, computed once."""
 
-  Attributes:
-    of_labels: `[B, L]` without bias; -inf for excluded labels, and for positives that take no part.
-    found: `[B, P]` of the positives, -inf where there is none.
-  """
-
-  of_labels: Array
-  found: Array
+  of_labels: Array  # `[B, L]` without bias; -inf for excluded labels, and for positives that take no part
+  found: Array  # `[B, P]` of the positives, -inf where there is none
 
 
 def compute(pool: Pool, *, with_positives: bool, precision: str = "float32") -> Scores:

@@ -25,15 +25,10 @@ _TILE = 8  # a GPU copies the operands of a product whose number of rows does no
 
 
 class Sample(NamedTuple):
-  """Says which rows of a width a backward pass embeds: the larger a gradient, the likelier.
+  """Says which rows of a width a backward pass embeds: the larger a gradient, the likelier."""
 
-  Attributes:
-    share: of the rows on each device.
-    key: of the random numbers.
-  """
-
-  share: float
-  key: Array
+  share: float  # of the rows on each device
+  key: Array  # of the random numbers
 
 
 def embed_parts(

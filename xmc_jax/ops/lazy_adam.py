@@ -29,15 +29,10 @@ _B1, _B2, _EPSILON = 0.9, 0.999, 1e-8
 
 
 class RowMoments(NamedTuple):
-  """Holds Adam's running means for every row of a table.
+  """Holds Adam's running means for every row of a table, `[L, D]` each."""
 
-  Attributes:
-    mean: `[L, D]` running mean of the gradient.
-    square: `[L, D]` running mean of its square.
-  """
-
-  mean: Array
-  square: Array
+  mean: Array  # of the gradient
+  square: Array  # of its square
 
 
 def init(table: Array) -> RowMoments:
@@ -151,10 +146,7 @@ def _adam_rows(tables, places, gradients, scalars):
   square = _B2 * _gather(moments.square, places) + (1 - _B2) * gradients**2
   corrected_mean, corrected_square = mean / (1 - _B1**count), square / (1 - _B2**count)
   change = -learning_rate * corrected_mean / (jnp.sqrt(corrected_square) + _EPSILON)
-  moments = RowMoments(
-    _set(moments.mean, places, mean),
-    _set(moments.square, places, square),
-  )
+  moments = RowMoments(_set(moments.mean, places, mean), _set(moments.square, places, square))
   return table.at[places].add(change.astype(table.dtype), mode="drop", unique_indices=True), moments
 
 

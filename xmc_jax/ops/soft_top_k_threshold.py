@@ -33,18 +33,12 @@ class Tally(NamedTuple):
 
   Σ σ is `above - over + under`. The parts are more exact than their sum would be: entries far above 0 count
   as whole numbers.
-
-  Attributes:
-    above: number of logits above 0.
-    over: Σ σ(-x) of these: by how much their Σ σ(x) is less than `above`.
-    under: Σ σ(x) of the others.
-    spread: Σ σ(x) σ(-x), the derivative of Σ σ.
   """
 
-  above: Array
-  over: Array
-  under: Array
-  spread: Array
+  above: Array  # number of logits above 0
+  over: Array  # Σ σ(-x) of these: by how much their Σ σ(x) is less than `above`
+  under: Array  # Σ σ(x) of the others
+  spread: Array  # Σ σ(x) σ(-x), the derivative of Σ σ
 
 
 def shifted(scores: Array, center: Array, offset: Array, alpha: Array) -> Array:

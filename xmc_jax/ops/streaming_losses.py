@@ -12,40 +12,28 @@ from xmc_jax.types import Array, PyTree
 
 
 class Summary(NamedTuple):
-  """Holds what the passes over a row's labels compute.
+  """Holds what the passes over a row's labels compute."""
 
-  Attributes:
-    value: `[B]` the number that the loss needs, a function of the scores.
-    anchor: `[B]` the constant that is subtracted from the positives' scores: a difference of large scores
-      stays exact if both are relative to the same number.
-    rows: other numbers of each row, `[B]` each, that `Kind.slope` needs.
-    found: `[B, P]` scores of the positives, -inf where there is none.
-  """
-
-  value: Array
+  value: Array  # `[B]` the number that the loss needs, a function of the scores
+  # `[B]` the constant that is subtracted from the positives' scores: a difference of large scores stays exact
+  # if both are relative to the same number.
   anchor: Array
-  rows: PyTree
-  found: Array
+  rows: PyTree  # other numbers of each row, `[B]` each, that `Kind.slope` needs
+  found: Array  # `[B, P]` scores of the positives, -inf where there is none
 
 
 class Kind(NamedTuple):
-  """Describes a loss in two parts.
+  """Describes a loss in two parts."""
 
-  Attributes:
-    with_positives: whether a row's positives take part in its summary.
-    weighted: whether positives have weights.
-    options: names of its own keyword arguments, and their defaults (None: it must be given).
-    summarise: `(fold, options) -> Summary`, with `fold(reduction) -> (state, found)` a pass over all labels.
-    slope: `(rows, options, scores [B, n]) -> [B, n]`, the derivative of the summary's value by each score.
-    combine: `(value [B], relative [B, P], real [B, P], weights [B, P], options) -> [B]`, the loss, from the
-      positives' scores relative to the anchor; differentiable.
-  """
-
-  with_positives: bool
-  weighted: bool
-  options: dict[str, float | None]
+  with_positives: bool  # whether a row's positives take part in its summary
+  weighted: bool  # whether positives have weights
+  options: dict[str, float | None]  # its own keyword arguments, and their defaults (None: it must be given)
+  # `(fold, options) -> Summary`, with `fold(reduction) -> (state, found)` a pass over all labels.
   summarise: Callable[..., Summary]
+  # `(rows, options, scores [B, n]) -> [B, n]`, the derivative of the summary's value by each score.
   slope: Callable[..., Array]
+  # `(value [B], relative [B, P], real [B, P], weights [B, P], options) -> [B]`, the loss, from the positives'
+  # scores relative to the anchor; differentiable.
   combine: Callable[..., Array]
 
 
@@ -79,15 +67,6 @@ def _merge_log_sum_exp(state, axis):
 LOG_SUM_EXP = Reduction(_start_log_sum_exp, _add_log_sum_exp, _merge_log_sum_exp)
 
 
-def _sum_of_softplus(prior):
-  """Returns the reduction that computes Σ softplus(s - prior), the prior `[B]`."""
-  return Reduction(
-    start=lambda num_rows: _filled(num_rows, 0),
-    add=lambda total, scores: total + jnp.sum(jax.nn.softplus(scores - prior[:, None]), axis=1),
-    merge=jax.lax.psum,
-  )
-
-
 def _summarise_log_sum_exp(fold, options):
   """Computes log Σ exp(s - peak): -inf where there is nothing to sum."""
   (peak, total), found = fold(LOG_SUM_EXP)
@@ -111,8 +90,15 @@ def _combine_decoupled(value, relative, real, weights, options):
 
 
 def _summarise_softplus(fold, options):
-  total, found = fold(_sum_of_softplus(options["prior"]))
-  return Summary(total, options["prior"], (), found)
+  """Computes Σ softplus(s - prior), the prior `[B]`."""
+  prior = options["prior"]
+  reduction = Reduction(
+    start=lambda num_rows: _filled(num_rows, 0),
+    add=lambda total, scores: total + jnp.sum(jax.nn.softplus(scores - prior[:, None]), axis=1),
+    merge=jax.lax.psum,
+  )
+  total, found = fold(reduction)
+  return Summary(total, prior, (), found)
 
 
 def _slope_softplus(rows, options, scores):

@@ -46,12 +46,7 @@ def with_visits(edges: sp.csr_matrix, *, num_hops: int = 400, **options: Any) ->
   Returns:
     CSR `[N, A]` float32, above 0. Sums are over integers, so the result is the same on every machine.
   """
-  return weighted(edges, walk_visits(edges, num_hops=num_hops, **options), num_hops)
-
-
-def weighted(edges: sp.csr_matrix, visits: sp.csr_matrix, num_hops: int) -> sp.csr_matrix:
-  """Returns w of `with_visits`, CSR `[N, A]`, from edges `[N, A]` and counted visits `[A, A]`."""
-  visits = sp.csr_matrix(visits, dtype=np.int64)
+  visits = walk_visits(edges, num_hops=num_hops, **options).astype(np.int64)
 
   def work(part: sp.csr_matrix) -> sp.csr_matrix:
     part = part.astype(np.int64)

@@ -34,13 +34,7 @@ def label_centroids(points: Table, truth: sp.csr_matrix, texts: Callable[[], Tab
 
 
 def _split_centroids(points: SplitTable, has_label: sp.csr_matrix, texts: Callable[[], Table]) -> SplitTable:
-  """Adds each process's points to the centroids of a block of labels, of which one process keeps each.
-
-  Args:
-    points: as for `label_centroids`.
-    has_label: CSR `[L, N]`.
-    texts: as for `label_centroids`.
-  """
+  """Adds each process's points to the centroids of a block of labels, of which one process keeps each."""
   num_labels, width = has_label.shape[0], points.shape[1]
   counts, kept = np.diff(has_label.indptr), split_table.own_range(num_labels)
   of_own = has_label[:, points.own_rows]

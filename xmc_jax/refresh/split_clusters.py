@@ -70,14 +70,9 @@ def _levels_together() -> int:
 
 
 def _halve_together(table: SplitTable, members: np.ndarray) -> np.ndarray:
-  """Halves groups of a table.
+  """Halves groups `[G, P]` of rows of a table of unit vectors, in random order, padded with -1 at the end.
 
-  Args:
-    table: `[N, D]` unit vectors.
-    members: `[G, P]` row numbers of each group, in random order, padded with -1 at the end.
-
-  Returns:
-    `[2 G, ceil(P / 2)]`, the halves of a group one after the other.
+  Returns `[2 G, ceil(P / 2)]`, the halves of a group one after the other.
   """
   where = members >= 0
   groups = np.full(len(table), -1, np.int32)

@@ -17,9 +17,6 @@ class CombinedRetriever(Retriever):
     corpora: the corpus by each encoder and its name; they differ in vectors and temperature alone, and the
       texts, votes and words of the first are kept for all.
     backend, devices: as for `Retriever`.
-
-  Attributes:
-    corpus, words, points, names, log_frequency: those of the first.
   """
 
   def __init__(

@@ -51,18 +51,14 @@ def _blas() -> ThreadpoolController:
   return ThreadpoolController()
 
 
-def in_order(work: Callable[..., _T], num_threads: int, *parts: Iterable) -> list[_T]:
-  """Calls `work(a, b, ...)` for each a, b, ... of `parts` in parallel; returns the results in order.
+def in_order(work: Callable[..., _T], *parts: Iterable) -> list[_T]:
+  """Calls `work(a, b, ...)` for each a, b, ... of `parts`, one per core; returns the results in order.
 
   A single call is made in the current thread: to start a thread takes longer than a small search.
-
-  Args:
-    work: called once for each tuple.
-    num_threads: the most calls at once.
-    parts: iterables of equal length.
   """
   pieces = list(zip(*parts, strict=True))
-  if len(pieces) < 2:
-    return [work(*piece) for piece in pieces]
-  with concurrent.futures.ThreadPoolExecutor(num_threads, "cores") as pool:
-    return list(pool.map(lambda piece: work(*piece), pieces))
+  with one_thread_per_product:
+    if len(pieces) < 2:
+      return [work(*piece) for piece in pieces]
+    with concurrent.futures.ThreadPoolExecutor(num_cores(), "cores") as pool:
+      return list(pool.map(lambda piece: work(*piece), pieces))

@@ -21,29 +21,16 @@ _IN_WORDS = {
 
 
 class Reason(NamedTuple):
-  """Holds the reasons why a label was ranked.
+  """Holds the reasons why a label was ranked."""
 
-  Attributes:
-    sources: the sources that rank the label among their best ten, with its rank there from 1, best first.
-    voters: all training queries near the query that have the label: row in the memory, and the largest weight
-      of its vote in any source; largest first.
-  """
-
-  sources: dict[str, int]
+  sources: dict[str, int]  # that rank the label among their best ten, with its rank there from 1, best first
+  # All training queries near the query that have the label: row in the memory, and the largest weight of its
+  # vote in any source; largest first.
   voters: list[tuple[int, float]]
 
 
 def explain(found: Mapping[str, Found], ids: np.ndarray, truth: sp.csr_matrix) -> list[list[Reason]]:
-  """Returns why labels were ranked.
-
-  Args:
-    found: by source, what it found for n queries.
-    ids: `[n, k]` labels, padded with -1.
-    truth: CSR `[N, L]`, labels of the training queries in the memory.
-
-  Returns:
-    For each query, a reason for each of its labels.
-  """
+  """Returns a reason for each label of each query, `[n, k]` padded with -1; `truth` is that of the memory."""
   return [
     [_reason(found, row, label, truth) for label in labels if label >= 0]
     for row, labels in enumerate(ids.tolist())
@@ -81,11 +68,10 @@ def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matr
     places = np.flatnonzero(one.ids[row, :_REASON_DEPTH] == label)
     if len(places):
       ranks[name] = int(places[0]) + 1
-    if one.voters:
-      for point, weight in zip(one.voters.ids[row].tolist(), one.voters.weights[row].tolist()):
-        if (
-          point >= 0 and weight > 0 and label in truth.indices[truth.indptr[point] : truth.indptr[point + 1]]
-        ):
-          weights[point] = max(weight, weights.get(point, 0.0))
+    voters = zip(*(array[row].tolist() for array in one.voters)) if one.voters else ()
+    for point, weight in voters:
+      labels = truth.indices[truth.indptr[point] : truth.indptr[point + 1]]
+      if point >= 0 and weight > 0 and label in labels:
+        weights[point] = max(weight, weights.get(point, 0.0))
   best = sorted(weights.items(), key=lambda pair: (-pair[1], pair[0]))
   return Reason(dict(sorted(ranks.items(), key=lambda pair: pair[1])), best)

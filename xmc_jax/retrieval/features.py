@@ -15,22 +15,15 @@ _SMOOTH = 10  # added to ranks before their reciprocal (Cormack et al., 2009, ha
 _OF_WORDS = ("lexical_memory", "lexical_labels")  # sources that use no vectors
 _TOP = 10  # a source that ranks a label among this many agrees on it
 _OF_SOURCE = ("score", "log_score", "log_rank")
-_OF_QUERY = ("nearest_cosine", "nearest_word_cosine")
-_SHARED = ("log_frequency", "num_agreeing", *_OF_QUERY)
+_SHARED = ("log_frequency", "num_agreeing", "nearest_cosine", "nearest_word_cosine")
 
 
 class Candidates(NamedTuple):
-  """Holds the candidate labels of a block of queries, to be ranked.
+  """Holds the candidate labels of a block of queries, to be ranked."""
 
-  Attributes:
-    ids: `[n, C]` int32, each once, labels that may be answers; others are -1.
-    features: `[n, C, F]` float32; with several encoders, the features by each, side by side.
-    found: by source, what it found; see `name_of`.
-  """
-
-  ids: np.ndarray
-  features: np.ndarray
-  found: dict[str, Found]
+  ids: np.ndarray  # `[n, C]` int32, each once, labels that may be answers; others are -1
+  features: np.ndarray  # `[n, C, F]` float32; with several encoders, the features by each, side by side
+  found: dict[str, Found]  # by source; see `name_of`
 
 
 def feature_names(sources: Sequence[str]) -> list[str]:

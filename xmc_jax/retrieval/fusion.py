@@ -32,20 +32,13 @@ _BLOCK = 32  # queries whose candidates are scored together: their vectors fit i
 
 
 class Tree(NamedTuple):
-  """Holds a decision tree as arrays with an entry per node; leaves have feature -1.
+  """Holds a decision tree as arrays with an entry per node."""
 
-  Attributes:
-    feature: `[n]` int32, the feature that a node compares.
-    threshold: `[n]` float64; values up to this go left.
-    left, right: `[n]` int32, the child nodes.
-    probability: `[n]` float32, fraction of relevant pairs.
-  """
-
-  feature: np.ndarray
-  threshold: np.ndarray
-  left: np.ndarray
+  feature: np.ndarray  # int32, the feature that a node compares; -1 for leaves
+  threshold: np.ndarray  # float64; values up to this go left
+  left: np.ndarray  # int32, the child nodes, as `right`
   right: np.ndarray
-  probability: np.ndarray
+  probability: np.ndarray  # float32, fraction of relevant pairs
 
   def predict(self, features: np.ndarray) -> np.ndarray:
     """Returns the probabilities `[...]` float32 of features `[..., F]`."""

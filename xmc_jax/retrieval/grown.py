@@ -6,7 +6,7 @@ What is new is searched exactly, beside the indexes, until it is a tenth of all;
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,17 +25,11 @@ _BLOCK = 1024  # queries compared with new rows at a time
 
 
 class Rows(NamedTuple):
-  """Holds training queries to remember.
+  """Holds n training queries to remember."""
 
-  Attributes:
-    vectors: `[n, D]` float32 embeddings; by several encoders, side by side.
-    texts: n texts.
-    truth: CSR `[n, L]` float32, their votes for labels.
-  """
-
-  vectors: np.ndarray
+  vectors: np.ndarray  # `[n, D]` float32 embeddings; by several encoders, side by side
   texts: Sequence[str]
-  truth: sp.csr_matrix
+  truth: sp.csr_matrix  # `[n, L]` float32, their votes for labels
 
 
 class Stacked:
@@ -70,10 +64,6 @@ class StackedTexts(Sequence[str]):
   def __len__(self) -> int:
     return len(self._first) + len(self._second)
 
-  @overload
-  def __getitem__(self, row: int) -> str: ...
-  @overload
-  def __getitem__(self, row: slice) -> Sequence[str]: ...
   def __getitem__(self, row: Any) -> Any:
     if isinstance(row, slice):
       return [self[one] for one in range(*row.indices(len(self)))]
@@ -156,13 +146,7 @@ class Nearest:
 
 
 class _Texts:
-  """Finds texts as a `TextTable` does, new ones by a second table; leaves out those that count no more.
-
-  Args:
-    vectors: CSR `[N, V]`, all texts.
-    first, second: tables of the first texts and of the others.
-    counts: `[N]` bool, whether a text counts.
-  """
+  """Finds N texts as a `TextTable` does, by two tables; leaves out those where `counts`, `[N]`, is False."""
 
   def __init__(self, vectors: sp.csr_matrix, first: TextTable, second: TextTable, counts: np.ndarray):
     self.vectors, self.first, self.second = vectors, first, second

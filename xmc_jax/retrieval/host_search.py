@@ -11,15 +11,9 @@ _EMPTY = np.iinfo(np.int64).min  # the key of an empty place
 
 
 def top_k(queries: np.ndarray, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the k labels of largest inner product with each query, like `ops.top_k`.
+  """Returns `(scores, ids)` `[B, k]` like `ops.top_k`, of queries `[B, D]` and labels `[L, D]`, k at most L.
 
-  Args:
-    queries: `[B, D]` float32.
-    labels: `[L, D]` float32. A label with a score of NaN or -inf is not found; -inf and -1 pad its row.
-    k: at most L.
-
-  Returns:
-    `(scores, ids)`, float32 and int32 `[B, k]`, best first; ties by rising id.
+  A label with a score of NaN or -inf is not found; -inf and -1 pad its row.
   """
   num_labels = len(labels)
   best = np.full((len(queries), k), _EMPTY)

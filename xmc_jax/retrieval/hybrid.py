@@ -19,30 +19,16 @@ _T = TypeVar("_T")
 
 
 class HybridRanker:
-  """Ranks labels by the probability that a fitted model gives them.
-
-  Args:
-    retriever: the sources' indexes.
-    model: fitted on the features of exactly these sources.
-
-  Attributes:
-    point_texts: texts of the training queries in the memory.
-  """
+  """Ranks labels by the probability that a model, fitted on the features of these sources, gives them."""
 
   def __init__(self, retriever: Retriever, model: HybridModel):
     self._retriever, self._model = retriever, model
     self.point_texts = retriever.corpus.point_texts
 
   def rank(self, queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
-    """Ranks the k most probable labels of each query, by probability; ties by rising id.
+    """Ranks the k most probable labels of each query, at most L, without excluded pairs; ties by rising id.
 
-    Args:
-      queries: n texts.
-      k: labels per query, at most L.
-      exclude: CSR `[n, L]` pairs that are no candidates; None for none.
-
-    Returns:
-      The ranking, padded with -1 where the sources find fewer than k labels.
+    Padded with -1 where the sources find fewer than k labels.
     """
 
     def work(found: Candidates) -> Ranking:
@@ -78,22 +64,11 @@ class HybridRanker:
   def explain(
     self, queries: Queries, ids: np.ndarray, exclude: sp.csr_matrix | None = None
   ) -> list[list[Reason]]:
-    """Returns why labels `[n, k]` (padded with -1) were ranked: a reason for each label of each query.
-
-    Args:
-      queries: n texts.
-      ids: the ids that `rank` returned.
-      exclude: the pairs that `rank` received.
-    """
-    truth, blocks = self._retriever.corpus.truth, range(0, len(ids), _BLOCK)
-    parts = _each_block(
-      self._retriever,
-      queries,
-      ids.shape[1],
-      exclude,
-      lambda found, labels: explain(found.found, labels, truth),
-      (ids[start : start + _BLOCK] for start in blocks),
-    )
+    """Returns a reason for each label of each query in the `ids` that `rank` returned for these arguments."""
+    truth = self._retriever.corpus.truth
+    work = lambda found, labels: explain(found.found, labels, truth)
+    labels = (ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK))
+    parts = _each_block(self._retriever, queries, ids.shape[1], exclude, work, labels)
     return [reasons for part in parts for reasons in part]
 
   def remembering(self, rows: grown.Rows, gone: np.ndarray) -> "HybridRanker":
@@ -113,14 +88,7 @@ class HybridRanker:
 def fit_model(
   retriever: Retriever, queries: Queries, truth: sp.csr_matrix, exclude: sp.csr_matrix | None = None
 ) -> HybridModel:
-  """Fits the model on queries that are not in the retriever's memory.
-
-  Args:
-    retriever: the sources.
-    queries: n texts.
-    truth: CSR `[n, L]`, the true labels of the queries.
-    exclude: CSR `[n, L]` pairs that are no candidates.
-  """
+  """Fits the model on queries, with true labels CSR `[n, L]`, that are not in the retriever's memory."""
   labels, rows_alike = like_test_time(retriever, truth)
 
   def work(found: Candidates, start: int) -> tuple[np.ndarray, ...]:
@@ -144,10 +112,6 @@ def like_test_time(retriever: Retriever, truth: sp.csr_matrix) -> tuple[np.ndarr
   A label that only held-out queries have is certainly right for one of them, and a model would learn to look
   for such labels. At test time, with all queries in the memory, there are none, so they are left out. Some
   labels may have no training query at all: one held-out-only label is kept in place of each of these.
-
-  Args:
-    retriever: sources whose memory lacks the queries.
-    truth: CSR `[n, L]`, the true labels of the queries.
 
   Returns:
     `[L]` bool, labels to fit on; `[n]` bool, queries with such a label, or without any label.
@@ -178,8 +142,7 @@ def _each_block(
   depth = min(max(k, _DEPTH), retriever.corpus.truth.shape[1])
   blocks = retriever.blocks(queries, depth, _BLOCK, exclude)
   found = lambda block, *rest: work(candidates(block, names or retriever.names, depth, times), *rest)
-  with cpu_cores.one_thread_per_product:
-    return cpu_cores.in_order(found, cpu_cores.num_cores(), blocks, *more)
+  return cpu_cores.in_order(found, blocks, *more)
 
 
 def _joined(parts: list[Ranking], k: int) -> Ranking:

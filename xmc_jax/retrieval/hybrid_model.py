@@ -56,10 +56,6 @@ class HybridModel:
     calibration: `[3]` weights a, b, c: probability p becomes σ(a ln p - b ln(1 - p) + c).
     weight: that of its log-odds in the weighted mean.
     others: models of the features by other encoders, which follow; their own calibrations do not count.
-
-  Attributes:
-    features, linear, num_rows, weight, others: as given.
-    has_trees: whether the model has trees.
   """
 
   def __init__(
@@ -84,7 +80,8 @@ class HybridModel:
     parts = _split(features, (model.features for model in each))
     joined = [_joined(model.log_odds(part), model._joint) for model, part in zip(each, parts)]
     mean = np.average(joined, axis=0, weights=[model.weight for model in each])
-    return np.clip(_calibrated(mean, self._calibration).astype(np.float32), *_LIMITS)
+    calibrated = _sigmoid(_joined(_beta_inputs(mean), self._calibration))
+    return np.clip(calibrated.astype(np.float32), *_LIMITS)
 
   def log_odds(self, features: np.ndarray) -> np.ndarray:
     """Returns the log-odds `[n, 2]` float64 by the regression and by the trees (0 without trees)."""
@@ -113,29 +110,22 @@ class HybridModel:
 
   @classmethod
   def load(
-    cls,
-    path: pathlib.Path,
-    remedy: str = "delete it, and it is fitted anew, or give --scores=encoder",
+    cls, path: pathlib.Path, remedy: str = "delete it, and it is fitted anew, or give --scores=encoder"
   ) -> "HybridModel":
     """Reads what `save` wrote.
 
-    Args:
-      path: the file.
-      remedy: what to do if it cannot be read, for the error message.
-
     Raises:
-      DataError: the file is damaged, or of another version.
+      DataError: the file is damaged, or of another version; `remedy` says what to do.
     """
     try:
       content = checksums.from_json(path)
-      written = content.pop("format"), content.pop("version")
-      if written != (_FORMAT, _VERSION):
-        raise ValueError(f"format version {written[1]!r:.20}, and this program reads {_VERSION}")
-      others = [cls._of_content(other) for other in content.pop("others", ())]
-      return cls._of_content({**content, "others": others})
-    except (OSError, ValueError, KeyError) as error:
-      why = (str(error).splitlines() or [type(error).__name__])[0][:200]
-      raise DataError(f"{path}: not readable ({why}); {remedy}") from None
+      if (version := content.pop("version")) != _VERSION:
+        raise ValueError(f"format version {version}, and this program reads {_VERSION}")
+    except (OSError, ValueError) as error:
+      raise DataError(f"{path}: not readable ({error}); {remedy}") from None
+    content.pop("format")
+    others = [cls._of_content(other) for other in content.pop("others", ())]
+    return cls._of_content({**content, "others": others})
 
   @classmethod
   def _of_content(cls, content: dict[str, Any]) -> "HybridModel":
@@ -287,7 +277,3 @@ def _weights(log_odds: np.ndarray, right: np.ndarray) -> np.ndarray:
   start, trust = np.append(even, 0), np.append(np.full(len(even), _WEIGHT_TRUST), 0)
   found = _regression_from(log_odds, right, start, trust, least=0.0)[:-1]
   return found / found.sum() if found.any() else even
-
-
-def _calibrated(log_odds: np.ndarray, calibration: np.ndarray) -> np.ndarray:
-  return _sigmoid(_beta_inputs(log_odds) @ calibration[:2] + calibration[2])

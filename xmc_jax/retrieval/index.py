@@ -35,21 +35,13 @@ _PER_LEAF, _CODES, _DIMS = 128, 20_000, 2  # labels that tree and codes are lear
 
 
 class _Searcher(NamedTuple):
-  """Holds ScaNN's index and its search settings.
-
-  Attributes:
-    scann: ScaNN's searcher.
-    num_labels: L.
-    num_leaves: leaves of the tree.
-    leaves: leaves that are searched for k labels.
-    reordered: labels scored exactly, in multiples of k.
-  """
+  """Holds ScaNN's index and its search settings."""
 
   scann: Any
   num_labels: int
-  num_leaves: int
-  leaves: int
-  reordered: int
+  num_leaves: int  # of the tree
+  leaves: int  # that are searched for k labels
+  reordered: int  # labels scored exactly, in multiples of k
 
 
 _Tuned: TypeAlias = tuple[_Searcher, float]  # and its recall

@@ -18,6 +18,7 @@ from xmc_jax import metrics
 from xmc_jax.errors import UserError
 from xmc_jax.retrieval.index import Index
 from xmc_jax.retrieval.lexical import largest
+from xmc_jax.retrieval.memory import Neighbors
 from xmc_jax.retrieval.search import Ranking, padding
 from xmc_jax.storage import atomic
 
@@ -28,17 +29,11 @@ _PATIENCE = 50  # queries that are searched exactly before an index is built
 
 
 class ChosenWeight(NamedTuple):
-  """Holds a weight in a ranking, and how it was chosen.
-
-  Attributes:
-    weight: at least 0.
-    metric: the metric that chose it; '' if none did.
-    values: the metric of each candidate weight, a fraction; () if none was tried.
-  """
+  """Holds a weight in a ranking, and how it was chosen."""
 
   weight: float
-  metric: str = ""
-  values: tuple[float, ...] = ()
+  metric: str = ""  # that chose it; '' if none did
+  values: tuple[float, ...] = ()  # of the metric, for each candidate weight; () if none was tried
 
   def save(self, path: pathlib.Path) -> None:
     """Writes a JSON file, whole or not at all."""
@@ -58,8 +53,7 @@ class ChosenWeight(NamedTuple):
         raise ValueError(f"weight = {chosen.weight:g} is no number from 0 to {most:g}")
       return chosen
     except (OSError, ValueError, KeyError, TypeError) as error:
-      why = " ".join(str(error).split())[:200]
-      raise UserError(f"{path}: not readable ({why}); delete it, and the weight is chosen anew") from None
+      raise UserError(f"{path}: not readable ({error}); delete it, and the weight is chosen anew") from None
 
 
 class KeyMemory:
@@ -170,10 +164,7 @@ class KeyMemory:
     # Subtracts the first score of each row, the largest; rows without keys have none.
     below = np.where(real, nearest.scores - np.where(real, nearest.scores, 0)[:, :1], -np.inf)
     shares = np.exp(below / np.float32(self._temperature))
-    shares /= np.maximum(shares.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    ends = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
-    shape = len(queries), self._num_points + self._num_labels
-    return sp.csr_matrix((shares[real], nearest.ids[real], ends), shape=shape)
+    return Neighbors(nearest.ids, shares).normalized().matrix(self._num_points + self._num_labels)
 
   def _values(self, weight: float) -> sp.csr_matrix:
     """Returns V, CSR `[N + L, L]`."""

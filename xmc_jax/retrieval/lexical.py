@@ -184,15 +184,7 @@ class TextTable:
 
 
 class Words:
-  """Indexes training queries and labels by their words; encoders of the same texts share it.
-
-  Args:
-    point_texts, label_texts: the texts.
-
-  Attributes:
-    lexicon: of all these texts.
-    points, labels: the tables of the texts.
-  """
+  """Indexes training queries and labels by their words; encoders of the same texts share it."""
 
   def __init__(self, point_texts: Sequence[str], label_texts: Sequence[str]):
     self.lexicon = Lexicon(point_texts, label_texts)
@@ -201,13 +193,7 @@ class Words:
 
 
 class QueryWords:
-  """Holds what is known of some queries by their words, each computed at its first use.
-
-  Args:
-    index: the index to compare with.
-    texts: n queries.
-    k: number of near training queries.
-  """
+  """Holds what is known of n queries by their words, each computed at its first use."""
 
   def __init__(self, index: Words, texts: Sequence[str], k: int):
     self._index, self._texts, self._k = index, texts, k
@@ -219,7 +205,7 @@ class QueryWords:
 
   @functools.cached_property
   def near(self) -> Ranking:
-    """Returns `[n, k]` training queries that share words, and their cosines; padded with -1 and 0."""
+    """Returns the nearest `[n, k]` training queries and their cosines; padded with -1 and 0."""
     return Ranking(*largest(self._index.points.cosines(self.vectors), self._k))
 
 
@@ -231,11 +217,7 @@ def cosines_at(queries: sp.csr_matrix, vectors: sp.csr_matrix, ids: np.ndarray) 
 
 
 def largest(scores: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
-  """Finds the largest positive entries of each row, best first, ties by rising column.
-
-  Args:
-    scores: CSR `[n, m]`.
-    k: number of entries per row.
+  """Finds the k largest positive entries of each row of a CSR `[n, m]`, best first, ties by rising column.
 
   Returns:
     Columns `[n, k]` int32, padded with -1, and values `[n, k]` float32, padded with 0.

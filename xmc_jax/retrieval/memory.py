@@ -9,34 +9,25 @@ from xmc_jax.retrieval.lexical import cosines_at
 
 
 class Neighbors(NamedTuple):
-  """Holds the training queries near each query.
+  """Holds the training queries near each query."""
 
-  Attributes:
-    ids: `[n, m]` int32, padded with -1.
-    weights: `[n, m]` float32, 0 for padding.
-  """
-
-  ids: np.ndarray
-  weights: np.ndarray
+  ids: np.ndarray  # `[n, m]` int32, padded with -1
+  weights: np.ndarray  # `[n, m]` float32, 0 for padding
 
   def normalized(self) -> "Neighbors":
     """Scales the weights of each query to sum to 1; a query without neighbours keeps zeros."""
     total = self.weights.sum(axis=1, keepdims=True)
     return Neighbors(self.ids, self.weights / np.where(total > 0, total, 1))
 
-  def votes(self, truth: sp.csr_matrix) -> sp.csr_matrix:
-    """Adds up, for each label, the votes of the neighbours times their weights.
-
-    Args:
-      truth: CSR `[N, L]`, the votes of training queries for their labels.
-
-    Returns:
-      CSR `[n, L]` float32, with sorted columns.
-    """
+  def matrix(self, num_points: int) -> sp.csr_matrix:
+    """Returns the weights as CSR `[n, num_points]`."""
     real = (self.ids >= 0) & (self.weights != 0)
     indptr = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
-    shape = (len(self.ids), truth.shape[0])
-    votes = sp.csr_matrix((self.weights[real], self.ids[real], indptr), shape) @ truth
+    return sp.csr_matrix((self.weights[real], self.ids[real], indptr), (len(self.ids), num_points))
+
+  def votes(self, truth: sp.csr_matrix) -> sp.csr_matrix:
+    """Adds up the neighbours' votes for labels, CSR `[N, L]`, times their weights: CSR `[n, L]`, sorted."""
+    votes = self.matrix(truth.shape[0]) @ truth
     votes.sort_indices()
     return votes
 

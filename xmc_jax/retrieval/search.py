@@ -1,7 +1,7 @@
 """Searches for the best labels of many queries, in blocks, without excluded pairs; exactly, unless told."""
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ _SMALL_BLOCK = 64  # queries, at least: smaller products are slow
 BLOCK, BLOCK_OF_ACCELERATORS = 512, 4096  # queries: their scores fit a CPU's cache, or occupy an accelerator
 # (queries, k) -> a function that waits for their (scores, ids)
 _Finder = Callable[[np.ndarray, int], Callable[[], tuple[np.ndarray, np.ndarray]]]
+_T = TypeVar("_T")
 
 
 class Ranking(NamedTuple):
@@ -54,15 +55,10 @@ def first_of(ids: np.ndarray, scores: np.ndarray, k: int) -> Ranking:
 
 
 class ShardedTable(NamedTuple):
-  """Holds the labels to search, on their devices.
+  """Holds the labels to search, on their devices."""
 
-  Attributes:
-    vectors: `[L', D]`; rows from L on are padding.
-    num_labels: L.
-  """
-
-  vectors: jax.Array
-  num_labels: int
+  vectors: jax.Array  # `[L', D]`; rows from L on are padding
+  num_labels: int  # L
 
   def __len__(self) -> int:
     return self.num_labels
@@ -140,10 +136,10 @@ def search(
 
   starts = range(0, num_queries, block)
   if hosted:
-    with cpu_cores.one_thread_per_product:
-      cpu_cores.in_order(lambda start: begin(start)(), cpu_cores.num_cores(), starts)
+    cpu_cores.in_order(lambda start: begin(start)(), starts)
   else:
-    _one_ahead(begin, starts)
+    for store in one_behind(map(begin, starts)):
+      store()
   return out
 
 
@@ -159,15 +155,13 @@ def _block_size(labels: jax.Array, num_queries: int) -> int:
   return max(1, min(block, most))
 
 
-def _one_ahead(begin: Callable[[int], Callable[[], None]], starts: Iterable[int]) -> None:
-  """Begins each block before the last one is stored, in order, as several devices must be called alike."""
-  waiting = None
-  for start in starts:
-    store, waiting = waiting, begin(start)
-    if store:
-      store()
-  if waiting:
-    waiting()
+def one_behind(begun: Iterable[_T]) -> Iterator[_T]:
+  """Yields each item once the next one has begun: the devices work on that while the host ends this one."""
+  waiting: list[_T] = []
+  for item in begun:
+    yield from waiting
+    waiting = [item]
+  yield from waiting
 
 
 def _on_devices(
@@ -197,20 +191,15 @@ def _platform(array: jax.Array) -> str:
 
 def values_at(matrix: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
   """Looks ids `[n, k]` up in a CSR `[n, L]`; returns float32, 0 without an entry; undefined for id -1."""
-  if not matrix.nnz:
+  if not matrix.nnz or not ids.size:
     return np.zeros(ids.shape, np.float32)
-  if not matrix.has_sorted_indices:
-    matrix.sort_indices()
-  width = np.int64(matrix.shape[1])
-  keys = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)) * width + matrix.indices
-  wanted = np.arange(len(ids))[:, None] * width + ids
-  places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-  return np.where(keys[places] == wanted, matrix.data[places], 0).astype(np.float32)
+  rows = np.repeat(np.arange(len(ids)), ids.shape[1])
+  return np.asarray(matrix[rows, ids.ravel()], np.float32).reshape(ids.shape)
 
 
 def contained(ids: np.ndarray, matrix: sp.csr_matrix) -> np.ndarray:
-  """Returns which ids `[n, k]` are entries of their row in a CSR `[n, L]`; undefined for id -1."""
-  return values_at(matrix, ids) != 0
+  """Returns which ids `[n, k]` are entries of their row in a CSR `[n, L]`; id -1 is none."""
+  return (ids >= 0) & (values_at(matrix, ids) != 0)
 
 
 def without(scores: np.ndarray, ids: np.ndarray, exclude: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray]:

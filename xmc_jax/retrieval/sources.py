@@ -29,53 +29,34 @@ _FEW_OUT = 1000  # labels that are left out by a deeper search
 
 
 class Queries(NamedTuple):
-  """Holds the texts to find labels for; a vector that is not finite counts as zeros.
+  """Holds n texts to find labels for; a vector that is not finite counts as zeros."""
 
-  Attributes:
-    vectors: `[n, D]` float32 embeddings.
-    texts: n texts.
-    where: `[L]` bool, True = a label that may be an answer; None is all.
-  """
-
-  vectors: np.ndarray
+  vectors: np.ndarray  # `[n, D]` float32 embeddings
   texts: Sequence[str]
-  where: np.ndarray | None = None
+  where: np.ndarray | None = None  # `[L]` bool, True = a label that may be an answer; None is all
 
 
 class Corpus(NamedTuple):
-  """Holds all data that labels can be ranked by; a vector that is not finite counts as zeros.
+  """Holds all data that labels can be ranked by; a vector that is not finite counts as zeros."""
 
-  Attributes:
-    label_vectors: `[L, D]` float32, by source: 'encoder', and 'classifier' if there are classifiers; or
-      `[L, D + 1]` each (`search.with_bias_column`).
-    point_vectors: `[N, D]` float32 embeddings of the training queries in the memory.
-    truth: CSR `[N, L]` float32, the votes of these training queries for their labels: 1, or less.
-    point_texts, label_texts: N and L texts.
-    temperature: divides the scores by `label_vectors`.
-  """
-
+  # `[L, D]` float32, by source: 'encoder', and 'classifier' if there are classifiers; or `[L, D + 1]` each
+  # (`search.with_bias_column`).
   label_vectors: Mapping[str, np.ndarray]
-  point_vectors: np.ndarray
-  truth: sp.csr_matrix
+  point_vectors: np.ndarray  # `[N, D]` float32 embeddings of the training queries in the memory
+  truth: sp.csr_matrix  # `[N, L]` float32, the votes of these training queries for their labels: 1, or less
   point_texts: Sequence[str]
   label_texts: Sequence[str]
-  temperature: float
+  temperature: float  # divides the scores by `label_vectors`
 
 
 class Found(NamedTuple):
-  """Holds what a source found for a block of queries.
+  """Holds what a source found for a block of queries."""
 
-  Attributes:
-    ids: `[n, k]` int32, its best labels, best first, padded with -1.
-    scores_of: `labels [n, C] -> scores [n, C]` float32; the score of label -1 is undefined.
-    voters: the training queries that vote for labels; None for a source without votes.
-    some_ids: as `ids`, of the labels that may be answers; None is `ids`.
-  """
-
-  ids: np.ndarray
+  ids: np.ndarray  # `[n, k]` int32, its best labels, best first, padded with -1
+  # `labels [n, C] -> scores [n, C]` float32; the score of label -1 is undefined.
   scores_of: Callable[[np.ndarray], np.ndarray]
-  voters: Neighbors | None = None
-  some_ids: np.ndarray | None = None
+  voters: Neighbors | None = None  # the training queries that vote; None for a source without votes
+  some_ids: np.ndarray | None = None  # as `ids`, of the labels that may be answers; None is `ids`
 
 
 class Retriever:
@@ -114,12 +95,6 @@ class Retriever:
     self.log_frequency = log_frequency(corpus.truth)
     self.names = source_names(corpus.label_vectors)
 
-  def __copy__(self) -> "Retriever":
-    copied = object.__new__(type(self))
-    vars(copied).update(vars(self))
-    copied._some_labels = {}  # of its own labels
-    return copied
-
   @property
   def by_encoder(self) -> Mapping[str, "Retriever"]:
     """Returns by encoder the retriever that searches by it alone; a single encoder has no name."""
@@ -128,13 +103,9 @@ class Retriever:
   def blocks(
     self, queries: Queries, k: int, size: int, exclude: sp.csr_matrix | None = None
   ) -> list["Block"]:
-    """Searches the vectors of all queries, and returns the queries in blocks for the sources.
+    """Searches the vectors of all queries, and returns these in blocks of `size` for the sources.
 
-    Args:
-      queries: n texts.
-      k: number of labels that each source finds.
-      size: queries in a block.
-      exclude: CSR `[n, L]` pairs that are no candidates; None for none.
+    Each source finds k labels, without the pairs `exclude`, CSR `[n, L]`.
     """
     vectors = finite(queries.vectors)
     queries = queries._replace(vectors=with_bias_column(vectors, len(self._used["encoder"])))
@@ -193,33 +164,19 @@ class Retriever:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Block:
-  """Holds some queries, and data about them that several sources use.
-
-  Attributes:
-    retriever: the indexes.
-    queries: n texts.
-    k: number of labels that each source finds.
-    unit: `[n, D]` unit embeddings.
-    ranked: by source, labels ranked by vectors.
-    some_ids: by source, the best labels that may be answers, where not all may.
-    near: `[n, m]` nearest training queries, and their cosines.
-    exclude: CSR `[n, L]`, or None.
-    of_words: what is known by words.
-    encoder: the name of the encoder, if there are several.
-    others: the same queries by other encoders.
-  """
+  """Holds n queries, and data about them that several sources use."""
 
   retriever: Retriever
   queries: Queries
-  k: int
-  unit: np.ndarray
-  ranked: Mapping[str, Ranking]
-  some_ids: Mapping[str, np.ndarray]
-  near: Ranking
-  exclude: sp.csr_matrix | None
-  of_words: QueryWords
-  encoder: str = ""
-  others: Sequence["Block"] = ()
+  k: int  # labels that each source finds
+  unit: np.ndarray  # `[n, D]` unit embeddings
+  ranked: Mapping[str, Ranking]  # by source, labels ranked by vectors
+  some_ids: Mapping[str, np.ndarray]  # by source, the best labels that may be answers, where not all may
+  near: Ranking  # `[n, m]` nearest training queries, and their cosines
+  exclude: sp.csr_matrix | None  # `[n, L]`
+  of_words: QueryWords  # what is known by words
+  encoder: str = ""  # its name, if there are several
+  others: Sequence["Block"] = ()  # the same queries by other encoders
 
   def voted(self, voters: Neighbors) -> Found:
     """Returns the labels of training queries, ranked by their votes."""

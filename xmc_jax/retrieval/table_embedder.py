@@ -13,6 +13,7 @@ from xmc_jax.batching import length_buckets
 from xmc_jax.data import TokenTable
 from xmc_jax.distributed import runtime, sharding, split_table
 from xmc_jax.distributed.split_table import SplitTable, Table
+from xmc_jax.retrieval.search import one_behind
 from xmc_jax.types import Array, Method, PyTree, Tokens
 
 _Embed = Callable[[Tokens, Array], Array]  # (tokens, ids [b]) -> [b, D]
@@ -71,15 +72,13 @@ class TableEmbedder:
     progress: Callable[[int], None] | None = None,
     few_shapes: bool = False,
   ) -> Table:
-    """Returns `[n, D]` embeddings of points.
+    """Returns `[n, D]` embeddings of points; `progress` is called with the number of texts done.
 
-    Args:
-      params, extra_state: of the method.
-      tokens: the n texts.
-      progress: called with the number of texts done.
-      few_shapes: embed only in shapes that `compile_few_shapes` compiles.
+    With `few_shapes` only in shapes that `compile_few_shapes` compiles.
     """
-    return self._embed(self._of_points(params, extra_state), tokens, progress, few_shapes=few_shapes)
+    program = self._program(self._method.embed_queries)
+    embed = lambda part, ids: program(params, extra_state, part)
+    return self._embed(embed, tokens, progress, few_shapes=few_shapes)
 
   def compile_few_shapes(self, params: PyTree, extra_state: PyTree) -> None:
     """Compiles `queries` with `few_shapes` for any number of texts of any length."""
@@ -102,8 +101,9 @@ class TableEmbedder:
     self, params: PyTree, extra_state: PyTree, scorer: str = "", ids: np.ndarray | None = None
   ) -> Table:
     """Returns `[n, D]` embeddings of labels `ids`, or of all, by a scorer of the method; '' is their sum."""
+    program = self._program(self._method.scorers[scorer] if scorer else self._method.embed_labels)
     tokens = self._labels if ids is None else self._labels.rows(ids)
-    return self._embed(self._of_labels(params, extra_state, scorer), tokens, ids=ids)
+    return self._embed(lambda part, ids: program(params, extra_state, part, ids), tokens, ids=ids)
 
   def texts(
     self,
@@ -114,10 +114,7 @@ class TableEmbedder:
   ) -> Table:
     """Returns `[n, D]` embeddings of a table of anchors, or of all labels, by their texts alone.
 
-    Args:
-      params, extra_state: of the method.
-      tokens: the n texts; None is all labels.
-      function: a function of the method that embeds by texts alone; None is `embed_texts`, if there is one.
+    They are by a `function` of the method; None is its `embed_texts`, if there is one.
     """
     tokens = self._labels if tokens is None else tokens
     program = self._program(function or self._method.embed_texts or self._method.embed_labels)
@@ -132,16 +129,6 @@ class TableEmbedder:
     finally:
       self._between_batches = None
 
-  def _of_points(self, params: PyTree, extra_state: PyTree) -> _Embed:
-    program = self._program(self._method.embed_queries)
-    return lambda part, ids: program(params, extra_state, part)
-
-  def _of_labels(self, params: PyTree, extra_state: PyTree, scorer: str) -> _Embed:
-    method = self._method
-    by_name = {"": method.embed_labels, **method.scorers}
-    program = self._program(by_name[scorer])
-    return lambda part, ids: program(params, extra_state, part, ids)
-
   def _program(self, function: Callable) -> Callable[..., Array]:
     if function not in self._programs:
       self._programs[function] = jax.jit(function, out_shardings=sharding.replicated(self._mesh))
@@ -155,11 +142,9 @@ class TableEmbedder:
     ids: np.ndarray | None = None,
     few_shapes: bool = False,
   ) -> Table:
-    axes = sharding.LABEL_ROWS
-
     def on_devices(part: Tokens, which: np.ndarray) -> Array:
       which = which if ids is None else np.where(which >= 0, ids[which], -1)
-      return embed(*sharding.split_tree((part, which), self._mesh, *axes))
+      return embed(*sharding.split_tree((part, which), self._mesh, *sharding.LABEL_ROWS))
 
     def after_batch(done: int) -> None:
       if self._between_batches:
@@ -176,7 +161,7 @@ class TableEmbedder:
       tokens,
       batch_size=size,
       max_length=self._max_length,
-      local_rows=sharding.local_rows(size, self._mesh, *axes),
+      local_rows=sharding.local_rows(size, self._mesh, *sharding.LABEL_ROWS),
       kept=split_table.own_range(len(tokens)),
       packed=self._packed and not few_shapes,
       widths=length_buckets.few_widths(self._max_length) if few_shapes else (),
@@ -216,31 +201,26 @@ def embed_table(
     `[len(kept), D]` float32, in the table's order.
   """
   kept = range(len(table)) if kept is None else kept
-  out, waiting = None, None
 
-  def store(rows: np.ndarray, vectors: Array) -> None:
-    nonlocal out
-    vectors = sharding.to_host(vectors)
-    if out is None:
+  def chunks() -> Iterator[tuple[np.ndarray, Array]]:
+    done = 0
+    for width, rows, most in _chunks(table.lengths, batch_size, max_length, widths):
+      tokens = table.gather(rows if local_rows is None else np.where(local_rows, rows, -1), width)
+      if packed and most:
+        tokens = replace(tokens, num_real_tokens=most)
+      yield rows, embed(tokens, rows)
+      done += int(np.sum(rows >= 0))
+      if progress:
+        progress(done)
+
+  out = np.zeros((0, 0), np.float32)
+  for rows, embedded in one_behind(chunks()):
+    vectors = sharding.to_host(embedded)
+    if not out.size:
       out = np.empty((len(kept), vectors.shape[1]), np.float32)
     wanted = (rows >= kept.start) & (rows < kept.stop)  # not padding, which is -1
     out[rows[wanted] - kept.start] = vectors[wanted]
-
-  done = 0
-  for width, rows, most in _chunks(table.lengths, batch_size, max_length, widths):
-    tokens = table.gather(rows if local_rows is None else np.where(local_rows, rows, -1), width)
-    if packed and most:
-      tokens = replace(tokens, num_real_tokens=most)
-    vectors = embed(tokens, rows)
-    if waiting:  # the device works on this chunk while the host stores the previous one
-      store(*waiting)
-    waiting = (rows, vectors)
-    done += int(np.sum(rows >= 0))
-    if progress:
-      progress(done)
-  if waiting:
-    store(*waiting)
-  return out if out is not None else np.zeros((0, 0), np.float32)
+  return out
 
 
 def texts_at_a_time(num_texts: int, batch_size: int) -> int:
