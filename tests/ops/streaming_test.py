@@ -68,15 +68,24 @@ def test_equals_the_dense_loss_and_the_definition(kind, weighted, masked):
   assert_close(got, reference(kind, case))
 
 
+@pytest.mark.slow
+@every_kind
+@pytest.mark.parametrize("chunk", [1, 300])
+def test_chunks_change_nothing(kind, chunk):
+  size = (5, 37, 6) if chunk == 1 else (8, 2000, 32)
+  case = make_case(kind, size, width=9, masked=True, seed=1, temperature=1.0)
+  assert_close(jitted(kind, case, chunk), reference(kind, case))
+
+
 def test_the_weights_have_a_gradient():
   """The loss is linear in them."""
   case = make_case("decoupled_softmax", weighted=True)
   arguments = case.queries, case.labels, case.positives
   loss = functools.partial(streaming_loss, "decoupled_softmax", *arguments, chunk=40)
   slopes = jax.grad(lambda weights: jnp.sum(loss(weights=weights)))(jnp.ones(case.weights.shape))
-  summed = np.sum(slopes * case.weights, axis=1)
-  np.testing.assert_allclose(summed, loss(weights=case.weights), rtol=1e-5)
-  assert summed.any() and not np.any(np.asarray(slopes)[case.positives < 0])
+  each = [loss(weights=jnp.zeros_like(slopes).at[:, place].set(1.0)) for place in range(slopes.shape[1])]
+  np.testing.assert_allclose(slopes, np.stack(each, axis=1), rtol=1e-5, atol=1e-6)
+  assert np.any(slopes) and not np.any(np.asarray(slopes)[case.positives < 0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
