@@ -16,7 +16,7 @@ from xmc_jax.export.sentence_transformers import Sentence
 from xmc_jax.runs.run import Run
 
 _PATHS = (
-  *("data.path", "data.label_file", "data.vocabulary", "data.cache_dir", "init_from"),
+  *("data.path", "data.label_file", "data.vocabulary", "init_from"),
   *("encoder.name", "encoder.init_table", "encoder.tokenizer"),
 )
 _LONGEST = 200  # characters of a name

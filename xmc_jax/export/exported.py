@@ -196,7 +196,7 @@ class Exported:
       sample,
       keys=[*self._keys, *new_keys],
       names=[*self._names, *new],
-      facts=self._label_facts,
+      facts=[*self._label_facts, *[{} for _ in new]],
       scorers=scorers,
       points=points,
     )

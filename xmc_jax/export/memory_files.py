@@ -35,7 +35,7 @@ def write(folder: Path, corpus: Corpus, model: HybridModel, blocks: Iterable[np.
   folder.mkdir(parents=True, exist_ok=True)
   num_points, truth = len(corpus.point_texts), corpus.truth
   label_files.write_vectors(folder / POINTS, num_points, blocks)
-  label_files.write_texts(folder / TEXTS, corpus.point_texts)
+  label_files.write_lines(folder / TEXTS, ({"text": text} for text in corpus.point_texts))
   np.save(folder / COLUMNS, truth.indices.astype(np.int32))
   np.save(folder / OFFSETS, truth.indptr.astype(np.int64))
   if np.any(truth.data != 1):
