@@ -10,7 +10,7 @@ import jax
 import jsonschema
 import numpy as np
 import pytest
-from made_servers import HOSTILE, HOSTILE_QUERY, Broken, StandIn, train
+from made_servers import HOSTILE, HOSTILE_QUERY, Broken, StandIn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
@@ -43,8 +43,8 @@ def stand_in():
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-  return xmc_jax.Model.load(train(tmp_path_factory.mktemp("served")), warm=False)
+def model(trained):
+  return xmc_jax.Model.load(trained, warm=False)
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +238,6 @@ def test_the_schema_describes_real_answers_and_names_the_limits(stand_in):
 
 # --- what is refused ---
 
-LONG = "a" * 10_001
 REFUSED = {
   "not JSON": (b"{", 400, "not JSON"),
   "not UTF-8": (b'{"text": "\xff"}', 400, "not JSON"),
@@ -254,7 +253,7 @@ REFUSED = {
   "k below 1": (b'{"text": "a", "k": 0}', 422, "k is wrong"),
   "k above the limit": (b'{"text": "a", "k": 31}', 422, "equal to 30"),
   "too many texts": (json.dumps({"texts": ["a"] * 65}).encode(), 422, "at most 64"),
-  "a long text": (json.dumps({"text": LONG}).encode(), 422, "limit of 10000"),
+  "a long text": (json.dumps({"text": "a" * 10_001}).encode(), 422, "limit of 10000"),
   "a large body": (b" " * (1 << 20) + b"{}", 413, "limit of 1048576 bytes"),
 }
 
