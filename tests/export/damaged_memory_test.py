@@ -1,14 +1,11 @@
 """Exported memories that are damaged, or forged: each is refused in one line that names the file."""
 
-import json
-
 import numpy as np
 import pytest
 
 from tests.export import made_runs
 from xmc_jax import export
 from xmc_jax.errors import UserError
-from xmc_jax.export import exported as exported_module
 from xmc_jax.storage import checksums
 
 
@@ -58,10 +55,3 @@ def test_files_that_do_not_fit_each_other(copied, name, change):
   np.save(memory / name, change(np.load(memory / name)))
   checksums.write_manifest(memory, record)
   assert name in refusal(copied)
-
-
-def test_an_export_of_the_version_before_is_refused(copied):
-  path = copied / "export.json"
-  path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
-  assert "expected format version 3, found 2" in refusal(copied)
-  assert exported_module.read_facts(copied)  # so that a new export replaces it

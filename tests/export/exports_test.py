@@ -94,4 +94,4 @@ def test_scann_has_a_folder_of_its_own_where_labels_are_many(tmp_path):
   truth = np.argmax(vectors[:50] @ vectors.T, axis=1)
   assert np.mean(ids[:, 0] == truth) > 0.9
   assert not list(moved.rglob("*.pkl"))
-  assert len(label_files.read_sample(moved, 8)) == 60
+  assert len(label_files.read_sample(moved)) == 60

@@ -17,18 +17,15 @@ from xmc_jax.runs import evaluate
 FIGURES = {"loss", "validation", "frequencies", "found", "precision_recall", "scores"}
 
 
-def _headings(page):
-  return re.findall(r"<h[23]>(.*?)</h[23]>", page.text)
-
-
 def test_the_page_has_every_part(plain_run):
   page = written(plain_run)
   folder, words = plain_run.run.workdir / "report", page.words
   assert page.path == folder / "index.html"
   assert {png.stem for png in folder.glob("*.png")} == FIGURES and page.tags.count("img") == len(FIGURES)
+  headings = re.findall(r"<h[23]>(.*?)</h[23]>", page.text)
   for heading in ("How good it is", "How it learnt", "On frequent and on rare labels", "What scores tell",
                   "Examples", "Time and memory", "Settings"):  # fmt: skip
-    assert heading in _headings(page)
+    assert heading in headings
   report = json.loads((folder / "metrics.json").read_text())
   means = report["metrics"]
   shares = (means["P@1"], *report["intervals_95"]["P@1"], means["R@5"], means["R@10"])

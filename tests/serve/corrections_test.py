@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import threading
+from unittest import mock
 
 import jax
 import numpy as np
@@ -200,14 +201,10 @@ def test_another_process_that_learns_and_a_full_disk_are_told_to_come_again(work
     assert busy.status_code == 503 and busy.headers["retry-after"] == "1"
     assert "is learning for this run; try again" in busy.json()["error"]
     with monkeypatch.context() as patch:
-      patch.setattr("os.fsync", raise_full)
+      patch.setattr("os.fsync", mock.Mock(side_effect=OSError(28, "No space left on device")))
       full = teach()
     assert full.status_code == 503 and "No space left" in full.json()["error"]
     assert teach().json() == {"numbers": [0]}
-
-
-def raise_full(_):
-  raise OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize("explain", [False, True])

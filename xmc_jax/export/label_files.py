@@ -144,10 +144,10 @@ def read_texts(path: Path) -> tuple[list[str], list[str], list[str], list[dict[s
   return texts, keys, names, facts
 
 
-def read_sample(folder: Path, width: int) -> np.ndarray:
+def read_sample(folder: Path) -> np.ndarray:
   """Reads the queries that ScaNN was tuned with; returns none if there is no ScaNN index."""
   path = folder / SAMPLE
-  return np.load(path, allow_pickle=False) if path.exists() else np.zeros((0, width), np.float32)
+  return np.load(path, allow_pickle=False) if path.exists() else np.zeros((0, 0))
 
 
 def _write_scann(folder: Path, vectors: np.ndarray, sample: np.ndarray) -> str:

@@ -48,13 +48,8 @@ def write(folder: Path, corpus: Corpus, model: HybridModel, blocks: Iterable[np.
 def read(folder: Path, num_labels: int, scorers: Iterable[str]) -> tuple[Corpus, HybridModel]:
   """Reads what `write` wrote and verifies its checksums; the points stay memory-mapped.
 
-  Args:
-    folder: the folder.
-    num_labels: L; labels may have been added since.
-    scorers: names of the method's scorers.
-
   Returns:
-    The corpus, still without labels' vectors and texts, and the model.
+    The corpus, without vectors and texts of the labels, which may have become more since; and the model.
 
   Raises:
     DataError: a file is missing or damaged, or does not fit the others.

@@ -40,10 +40,7 @@ def predictions(found: Sequence[Sequence[Label]]) -> Response:
 
 def embeddings(vectors: np.ndarray) -> Response:
   """Answers `/embed`; numbers that are not finite, which JSON lacks, are null."""
-  rows = vectors.tolist()
-  if not np.isfinite(vectors).all():
-    rows = [[value if math.isfinite(value) else None for value in row] for row in rows]
-  return as_json({"embeddings": rows})
+  return as_json({"embeddings": np.where(np.isfinite(vectors), vectors.astype(object), None).tolist()})
 
 
 def _rounded(label: Label) -> Label:
