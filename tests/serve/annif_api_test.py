@@ -75,6 +75,7 @@ def test_annifs_own_client_gets_suggestions(application):
     of_first, of_second, of_third = client.suggest_batch("tags", documents, limit=1)
     assert of_first == {"document_id": "7", "results": [first]}
     assert of_second == {"document_id": None, "results": []} and of_third["results"][0]["score"] == 0.5
+    assert client.detect_language("Tietoa kirjastoista", ["sv", "fi"])["results"][0]["language"] == "fi"
     with pytest.raises(ValueError, match="Project 'other' not found"):
       client.suggest("other", "abc")
 
@@ -110,10 +111,9 @@ def test_annif_asks_the_server_as_one_of_its_backends(tmp_path):
     ("12345", None),
   ],
 )
-def test_the_language_of_a_text(application, text, language):
-  with in_thread(application) as port:
-    client = AnnifClient(f"http://127.0.0.1:{port}/v1/")
-    found = client.detect_language(text, ["fi", "sv", "nb", "fi"])["results"]
+def test_the_language_of_a_text(client, text, language):
+  body = {"text": text, "languages": ["fi", "sv", "nb", "fi"]}
+  found = client.post("/v1/detect-language", json=body).json()["results"]
   scores = {one["language"]: one["score"] for one in found}
   assert len(found) == 4 and scores.keys() == {"fi", "sv", "nb", None}
   assert found[0]["language"] == language and found[0]["score"] > 0.5
