@@ -33,11 +33,7 @@ def name_of(text: str) -> str:
 
 
 def axes(title: str, x: str, y: str, *, strips: int = 0) -> tuple[Figure, Axes, Axes]:
-  """Builds a figure with one pair of axes, and below them a strip with `strips` rows.
-
-  Returns:
-    `(figure, axes, strip)`; without rows the strip is the axes.
-  """
+  """Returns a figure, its axes, and a strip with `strips` rows below them; without rows that is the axes."""
   from matplotlib.figure import Figure
 
   figure = Figure()
