@@ -55,13 +55,6 @@ def test_histograms_of_any_scores(sample):
   assert drawing.png(figures.scores, sample, "scores")
 
 
-def test_bars_and_precision_recall():
-  for groups in ({"P@1": np.full(5, 0.2), "P@5": np.zeros(5), "R@1": np.ones(1)}, {"P@1": np.zeros(1)}):
-    assert drawing.png(figures.by_frequency, "title", "percentage points", groups)
-  lines = {"a": (np.ones(1), np.ones(1)), "b": (np.ones(500), np.ones(500))}
-  assert drawing.png(figures.precision_recall, lines)
-
-
 @pytest.mark.parametrize("probabilities", [[], [0.0], [1.0] * 50, np.linspace(0, 1, 1000) ** 4])
 def test_reliability_of_any_probabilities(probabilities):
   found = metrics.reliability(probabilities, np.arange(len(probabilities)) % 2 == 0)
@@ -85,7 +78,8 @@ def test_any_names_of_runs():
   names = [f"{chr(65 + place)} {drawing.name_of(name)}" for place, name in enumerate(NAMES)]
   parts, curve = np.linspace(0.3, 0, 5), (np.array([0.5, 0.4]), np.array([0.1, 0.2]))
   assert drawing.png(figures.by_frequency, "title", "percent of pairs", dict.fromkeys(names, parts))
-  assert drawing.png(figures.precision_recall, dict.fromkeys(names, curve))
+  others = {"one point": (np.ones(1), np.ones(1)), "many": (np.ones(500), np.ones(500))}
+  assert drawing.png(figures.precision_recall, dict.fromkeys(names, curve) | others)
   assert drawing.png(figures.curves, "title", "epoch", "percent", dict.fromkeys(names, curve))
   for shown in map(drawing.name_of, NAMES):
     assert 1 <= len(shown) <= 24 and all(letter == "…" or " " <= letter <= "~" for letter in shown)

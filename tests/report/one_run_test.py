@@ -10,7 +10,6 @@ import pytest
 from page_runs import HOSTILE, made_run, written
 
 from xmc_jax import report, sanitize
-from xmc_jax.distributed import runtime
 from xmc_jax.report import one_run
 from xmc_jax.runs import evaluate
 
@@ -138,4 +137,3 @@ def test_only_the_main_process_writes(plain_run, monkeypatch, undrawn):
   monkeypatch.setattr(one_run, "runtime", types.SimpleNamespace(is_main_process=lambda: False))
   report.write(plain_run.trained, plain_run.ranking, plain_run.queries)
   assert {path: path.stat().st_mtime_ns for path in (plain_run.run.workdir / "report").iterdir()} == before
-  assert runtime.is_main_process()

@@ -40,7 +40,9 @@ def predictions(found: Sequence[Sequence[Label]]) -> Response:
 
 def embeddings(vectors: np.ndarray) -> Response:
   """Answers `/embed`; numbers that are not finite, which JSON lacks, are null."""
-  return as_json({"embeddings": np.where(np.isfinite(vectors), vectors.astype(object), None).tolist()})
+  rows = vectors.astype(object)
+  rows[~np.isfinite(vectors)] = None
+  return as_json({"embeddings": rows.tolist()})
 
 
 def _rounded(label: Label) -> Label:
