@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("docs/claims/*.md"))]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 _SCRIPT = re.compile(
-  r"(?:python\S*|\$)\s+(?:-m\s+(?P<module>xmc_jax\.main|(?:benchmarks|experiments)\.[\w.]+)"
+  r"python\S*\s+(?:-m\s+(?P<module>xmc_jax\.main|(?:benchmarks|experiments)\.[\w.]+)"
   r"|(?P<file>(?:benchmarks|docs)/\w+\.py))(?P<rest>.*)"
 )
 _MAIN = "xmc_jax.main"
@@ -63,26 +63,17 @@ print(json.dumps(said))
 """
 
 
-def blocks(page: pathlib.Path, *languages: str) -> list[str]:
-  """The fenced blocks of a page in one of these languages."""
+def blocks(page: pathlib.Path, language: str) -> list[str]:
+  """The fenced blocks of a page in a language."""
   fenced = FENCED.findall(page.read_text(encoding="utf-8"))
-  return [text for language, text in fenced if language in languages]
+  return [text for of_text, text in fenced if of_text == language]
 
 
 def lines_to_type(page: pathlib.Path) -> list[str]:
-  """Lines of blocks and spans of inline code, continued lines joined, variables and loops written out."""
-  text, found = page.read_text(encoding="utf-8"), []
-  for block in blocks(page, "", "sh", "bash"):
-    known: dict[str, str] = {}
-    for line in re.sub(r"\\\n\s*", " ", block).splitlines():
-      if given := re.fullmatch(r'([A-Z])="(.*)"', line):
-        known[given[1]] = given[2]
-        continue
-      for name, value in known.items():
-        line = line.replace(f"${name}", value)
-      loop = re.fullmatch(r"for (\w+) in (.*?); do (.*); done", line)
-      found += [loop[3].replace(f"${loop[1]}", value) for value in loop[2].split()] if loop else [line]
-  return found + [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", FENCED.sub("", text))]
+  """Lines of blocks and spans of inline code, continued lines joined."""
+  text = page.read_text(encoding="utf-8")
+  lines = [line for block in blocks(page, "") for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
+  return lines + [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", FENCED.sub("", text))]
 
 
 def commands(page: pathlib.Path) -> list[tuple[str, list[str]]]:
@@ -90,13 +81,9 @@ def commands(page: pathlib.Path) -> list[tuple[str, list[str]]]:
   found = []
   for line in lines_to_type(page):
     line = re.sub(r"^xmc-jax\b", f"python -m {_MAIN}", line)
-    if not (typed := _SCRIPT.search(line)) or "..." in typed["rest"] or typed["rest"].startswith("/"):
-      continue
-    rest = typed["rest"].rstrip("'").replace("[", "").replace("]", "")  # optional arguments; a quoted command
-    arguments = [re.sub(r"^N$", "1", word) for word in shlex.split(rest, comments=True)]
-    for end in ("|", "&&", ";", ">"):
-      arguments = arguments[: arguments.index(end)] if end in arguments else arguments
-    found.append((typed["module"] or typed["file"], arguments))
+    if (typed := _SCRIPT.search(line)) and "..." not in typed["rest"]:
+      arguments = shlex.split(typed["rest"].rstrip("'"), comments=True)  # a command may be quoted
+      found.append((typed["module"] or typed["file"], arguments))
   return found
 
 

@@ -47,11 +47,6 @@ def test_code_that_is_named_is_there(name):
   assert found(name) is not None
 
 
-def test_a_name_that_is_not_there_is_found():
-  assert found("losses.softmin") is None and found("components.nothing") is None
-  assert found("losses.softmax") is losses.softmax
-
-
 @pytest.mark.parametrize("span", NAMED_KEYS)
 def test_settings_that_are_named_are_there(span):
   key, _, value = span.partition("=")

@@ -1,14 +1,11 @@
 """Exported memories that are damaged, or forged: each is refused in one line that names the file."""
 
-import json
-
 import numpy as np
 import pytest
 
 from tests.export import made_runs
 from xmc_jax import export
 from xmc_jax.errors import UserError
-from xmc_jax.export import exported as exported_module
 from xmc_jax.storage import checksums
 
 
@@ -35,25 +32,19 @@ def test_missing_and_cut_and_changed_files(copied, name):
   path.write_bytes(before)
   if path.parent.name == "memory":
     path.write_bytes(before[:-3] + bytes([before[-3] ^ 1]) + before[-2:])
-    assert path.name in refusal(copied)
-    path.write_bytes(before)
+  else:  # has no checksum
+    np.save(path, np.load(path)[:-1])
+  assert path.name in refusal(copied)
+  path.write_bytes(before)
   assert export.Exported.load(copied).predict(["x"], 1)[0].shape == (1, 1)
-
-
-def first_set(value):
-  def change(array):
-    array[0] = value
-    return array
-
-  return change
 
 
 @pytest.mark.parametrize(
   ("name", "change"),
   [
     ("points.npy", lambda array: array[:-1]),
-    ("point_labels.npy", first_set(60)),
-    ("point_labels.npy", first_set(-1)),
+    ("point_labels.npy", lambda array: np.append(array[:-1], np.int32(60))),
+    ("point_labels.npy", lambda array: np.append(array[:-1], np.int32(-1))),
     ("point_labels.npy", lambda array: array[:-1]),
     ("point_labels_offsets.npy", lambda array: array[:-1]),
   ],
@@ -64,16 +55,3 @@ def test_files_that_do_not_fit_each_other(copied, name, change):
   np.save(memory / name, change(np.load(memory / name)))
   checksums.write_manifest(memory, record)
   assert name in refusal(copied)
-
-
-def test_views_of_another_shape(copied):
-  path = copied / "index" / "labels_encoder.npy"
-  np.save(path, np.load(path)[:-1])
-  assert path.name in refusal(copied)
-
-
-def test_an_export_of_the_version_before_is_refused(copied):
-  path = copied / "export.json"
-  path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
-  assert "expected format version 3, found 2" in refusal(copied)
-  assert exported_module.read_facts(copied)  # so that a new export replaces it

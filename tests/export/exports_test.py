@@ -84,8 +84,9 @@ def test_scann_has_a_folder_of_its_own_where_labels_are_many(tmp_path):
   scann = pytest.importorskip("scann")
   rng = np.random.default_rng(0)
   vectors = rng.normal(size=(1500, 8)).astype(np.float32)
-  parts, texts = [vectors[:700], vectors[700:]], [""] * 1500
-  assert not label_files.write(tmp_path / "index", parts, texts, vectors[:60], keys=texts)
+  parts, texts, facts = [vectors[:700], vectors[700:]], [""] * 1500, [{}] * 1500
+  of_labels = {"keys": texts, "names": texts, "facts": facts}
+  assert not label_files.write(tmp_path / "index", parts, texts, vectors[:60], **of_labels)
   moved = (tmp_path / "index").rename(tmp_path / "moved")
   settings = json.loads((moved / "scann.json").read_text())
   searcher = scann.scann_ops_pybind.load_searcher(str(moved / "scann"))
@@ -93,4 +94,4 @@ def test_scann_has_a_folder_of_its_own_where_labels_are_many(tmp_path):
   truth = np.argmax(vectors[:50] @ vectors.T, axis=1)
   assert np.mean(ids[:, 0] == truth) > 0.9
   assert not list(moved.rglob("*.pkl"))
-  assert len(label_files.read_sample(moved, 8)) == 60
+  assert len(label_files.read_sample(moved)) == 60

@@ -17,6 +17,7 @@ from tests.export import made_runs
 from xmc_jax import export
 from xmc_jax.errors import DataError, UserError
 from xmc_jax.export import card, label_files, measured, programs
+from xmc_jax.export.exported import read_facts
 from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic, whole_folder
 
@@ -126,19 +127,19 @@ def test_damage_is_said_in_one_line(copied, tmp_path):
   with pytest.raises(UserError, match="no exported run"):
     export.Exported.load(tmp_path / "nowhere")
   spoilt = {
-    "export.json": '{"format": "xmc_jax export", "version": 1}',
-    "index/labels.jsonl": "{",
-    "index/labels.npy": "\x93NUMPY",
-    "stablehlo/parameters.safetensors": "x",
-    "stablehlo/tokenizer.json": "{}",
-    "stablehlo/embed_points.stablehlo": "x" * 100,
+    "export.json": ('{"format": "xmc_jax export", "version": 2}', ": expected format version 3, found 2"),
+    "index/labels.jsonl": ('{"text": "a"}\n{', ", line 2: not readable"),
+    "index/labels.npy": ("\x93NUMPY", ""),
+    "stablehlo/parameters.safetensors": ("x", ""),
+    "stablehlo/tokenizer.json": ("{}", ""),
+    "stablehlo/embed_points.stablehlo": ("x" * 100, ""),
   }
-  for name, content in spoilt.items():
+  for name, (content, said) in spoilt.items():
     file, before = copied / name, (copied / name).read_bytes()
     file.write_text(content)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=rf"\A{re.escape(str(file))}{said}.*\Z"):
       export.Exported.load(copied).predict(["x"], 1)
-    assert "\n" not in str(caught.value)
+    assert name != "export.json" or read_facts(copied)  # so that a new export replaces it
     file.write_bytes(before)
   shutil.move(copied / "index", tmp_path / "index")
   (copied / "index").symlink_to(tmp_path / "index")

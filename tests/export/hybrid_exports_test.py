@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from tests.export import made_runs
 from xmc_jax import export
 from xmc_jax.data import Dataset
-from xmc_jax.errors import DataError, UserError
+from xmc_jax.errors import UserError
 from xmc_jax.export import label_files, memory_files
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.runs.model import Model
@@ -116,7 +116,8 @@ def test_one_index_has_points_and_behind_them_labels(folder, exported, copied):
 def test_a_vector_of_no_length_stays_what_it_is(tmp_path):
   points = np.array([[0, 0], [3, 4]], np.float32)
   labels = np.array([[1, 1]], np.float32)
-  label_files.write(tmp_path / "index", [labels], ["a"], labels, keys=["a"], points=points)
+  of_labels = {"keys": ["a"], "names": ["a"], "facts": [{}]}
+  label_files.write(tmp_path / "index", [labels], ["a"], labels, **of_labels, points=points)
   np.testing.assert_allclose(both(tmp_path, 3, 2), [[0, 0], [0.6, 0.8], [1, 1]], atol=1e-7)
 
 
@@ -216,21 +217,17 @@ def test_a_run_in_half_precision_has_a_memory_in_full(folder, tmp_path):
   assert opened.predict(TEXTS, 3)[0].shape == (len(TEXTS), 3)
 
 
-def test_a_card_says_which_tool_gets_what(exported):
-  text = (exported / "README.md").read_text()
-  assert "`memory/points.npy`" in text and "`index/both.faiss`" in text
-  assert "probabilities" in text and "training texts" in text
-  row = next(line for line in text.splitlines() if line.startswith("| FAISS"))
-  assert "encoder" in row and "| `Exported`" in text
-
-
-def test_a_card_shows_what_other_tools_reach(folder, tmp_path):
+def test_a_card_says_which_tool_gets_what_and_how_good_it_is(folder, tmp_path):
   workdir = made_runs.made(folder, "bag", "hybrid")
   report = {"step": 1, "rows": 50, "metrics": {"P@1": 0.5}, "intervals_95": {"P@1": [0.4, 0.6]}}
   report["by_source"] = {"encoder": {"P@1": 0.25}}
   (workdir / "report" / "metrics.json").write_text(json.dumps(report))
   export.export(workdir, str(tmp_path / "both"))
-  assert "| P@1 | 50.00 | 40.00 to 60.00 | 25.00 |" in (tmp_path / "both" / "README.md").read_text()
+  text = (tmp_path / "both" / "README.md").read_text()
+  assert "| P@1 | 50.00 | 40.00 to 60.00 | 25.00 |" in text
+  assert "`memory/points.npy`" in text and "`index/both.faiss`" in text
+  assert "probabilities" in text and "training texts" in text
+  assert "| `Exported` | all of it" in text and "| FAISS, ScaNN | the encoder alone" in text
   export.export(workdir, str(tmp_path / "alone"), scores="encoder")
   other = (tmp_path / "alone" / "README.md").read_text()
   assert "| P@1 | 25.00 |  |" in other and "memory/" not in other and "no probabilities" in other
@@ -250,12 +247,3 @@ def test_a_deprecated_label_is_no_answer_and_facts_stay_with_the_label(folder, t
     lines = (tmp_path / "out" / "index" / "labels.jsonl").read_text().splitlines()
     assert json.loads(lines[old]).items() >= concepts[old].items() and "notation" not in json.loads(lines[3])
     opened.add_labels([NEW])
-
-
-@pytest.mark.parametrize("line", ["null", "5", "[]", '{"id": 1}', "{"])
-def test_damaged_lines_of_labels_are_refused(line, tmp_path):
-  path = tmp_path / "labels.jsonl"
-  label_files.write_texts(path, ["a"])
-  path.write_text(path.read_text() + line + "\n")
-  with pytest.raises(DataError, match=r"labels\.jsonl, line 2: not readable"):
-    label_files.read_texts(path)

@@ -1,9 +1,11 @@
 """Figures: any data can be drawn, no name hurts, and matplotlib's own state is left as it was."""
 
 import io
+import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from xmc_jax import metrics
 from xmc_jax.report import drawing, figures
@@ -14,7 +16,6 @@ matplotlib = pytest.importorskip("matplotlib")
 
 NAMES = ("", "_hidden", "$x^2$ \\frac", "<script>", "漢字", "שלום", "a" * 300, "\x1b\n\t", "plain")
 
-
 PIXELS = ((920, 660), (919, 660))  # Matplotlib up to 3.11.0 cuts 4.6 x 200 = 919.999... off
 
 
@@ -22,10 +23,8 @@ def _curve(*values):
   return Curve(np.arange(1, len(values) + 1) * 3, np.array(values))
 
 
-def _size(png):
-  from PIL import Image
-
-  return Image.open(io.BytesIO(png)).size
+def _is_whole(png):
+  return Image.open(io.BytesIO(png)).size in PIXELS
 
 
 def _sample(true, wrong, random):
@@ -39,8 +38,7 @@ def test_curves(count, refreshed):
   loss = {"loss": _curve(*np.linspace(3, 1, count))}
   metrics = {"P@1": _curve(*np.linspace(0, 0.4, count)), "P@5": _curve(*np.linspace(0, 0.2, count))}
   for y, lines, tested in (("loss", loss, 0), ("percent", metrics, 3)):
-    png = drawing.png(figures.curves, "$x$", "step", y, lines, refreshed=refreshed, tested=tested)
-    assert _size(png) in PIXELS
+    assert _is_whole(drawing.png(figures.curves, "$x$", "step", y, lines, refreshed=refreshed, tested=tested))
 
 
 @pytest.mark.parametrize(
@@ -57,18 +55,11 @@ def test_histograms_of_any_scores(sample):
   assert drawing.png(figures.scores, sample, "scores")
 
 
-def test_bars_and_precision_recall():
-  for groups in ({"P@1": np.full(5, 0.2), "P@5": np.zeros(5), "R@1": np.ones(1)}, {"P@1": np.zeros(1)}):
-    assert drawing.png(figures.by_frequency, "title", "percentage points", groups)
-  lines = {"a": (np.ones(1), np.ones(1)), "b": (np.ones(500), np.ones(500))}
-  assert drawing.png(figures.precision_recall, lines)
-
-
 @pytest.mark.parametrize("probabilities", [[], [0.0], [1.0] * 50, np.linspace(0, 1, 1000) ** 4])
 def test_reliability_of_any_probabilities(probabilities):
   found = metrics.reliability(probabilities, np.arange(len(probabilities)) % 2 == 0)
   bins = [one._asdict() for one in found.bins]
-  assert _size(drawing.png(figures.reliability, bins)) in PIXELS
+  assert _is_whole(drawing.png(figures.reliability, bins))
 
 
 def test_reliability_shows_what_was_measured():
@@ -87,28 +78,18 @@ def test_any_names_of_runs():
   names = [f"{chr(65 + place)} {drawing.name_of(name)}" for place, name in enumerate(NAMES)]
   parts, curve = np.linspace(0.3, 0, 5), (np.array([0.5, 0.4]), np.array([0.1, 0.2]))
   assert drawing.png(figures.by_frequency, "title", "percent of pairs", dict.fromkeys(names, parts))
-  assert drawing.png(figures.precision_recall, dict.fromkeys(names, curve))
+  others = {"one point": (np.ones(1), np.ones(1)), "many": (np.ones(500), np.ones(500))}
+  assert drawing.png(figures.precision_recall, dict.fromkeys(names, curve) | others)
   assert drawing.png(figures.curves, "title", "epoch", "percent", dict.fromkeys(names, curve))
+  for shown in map(drawing.name_of, NAMES):
+    assert 1 <= len(shown) <= 24 and all(letter == "…" or " " <= letter <= "~" for letter in shown)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_names_are_short_and_in_any_font(name):
-  shown = drawing.name_of(name)
-  assert 1 <= len(shown) <= 24 and all(letter == "…" or " " <= letter <= "~" for letter in shown)
-
-
-def _bars():
-  return drawing.png(figures.by_frequency, "title", "percent", {"P@1": np.array([0.1, 0.2])})
-
-
-def test_matplotlib_is_left_as_it_was():
-  import sys
-
+def test_the_same_figure_is_the_same_file_and_matplotlib_is_left_as_it_was():
   before, had_pyplot = dict(matplotlib.rcParams), "matplotlib.pyplot" in sys.modules
-  _bars()
+  one, other = (
+    drawing.png(figures.by_frequency, "title", "percent", {"P@1": np.array([0.1, 0.2])}) for _ in range(2)
+  )
+  assert one == other
   assert dict(matplotlib.rcParams) == before
   assert ("matplotlib.pyplot" in sys.modules) == had_pyplot
-
-
-def test_the_same_figure_is_the_same_file():
-  assert _bars() == _bars()

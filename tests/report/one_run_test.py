@@ -10,15 +10,10 @@ import pytest
 from page_runs import HOSTILE, made_run, written
 
 from xmc_jax import report, sanitize
-from xmc_jax.distributed import runtime
 from xmc_jax.report import one_run
 from xmc_jax.runs import evaluate
 
 FIGURES = {"loss", "validation", "frequencies", "found", "precision_recall", "scores"}
-
-
-def _headings(page):
-  return re.findall(r"<h[23]>(.*?)</h[23]>", page.text)
 
 
 def test_the_page_has_every_part(plain_run):
@@ -26,9 +21,10 @@ def test_the_page_has_every_part(plain_run):
   folder, words = plain_run.run.workdir / "report", page.words
   assert page.path == folder / "index.html"
   assert {png.stem for png in folder.glob("*.png")} == FIGURES and page.tags.count("img") == len(FIGURES)
+  headings = re.findall(r"<h[23]>(.*?)</h[23]>", page.text)
   for heading in ("How good it is", "How it learnt", "On frequent and on rare labels", "What scores tell",
                   "Examples", "Time and memory", "Settings"):  # fmt: skip
-    assert heading in _headings(page)
+    assert heading in headings
   report = json.loads((folder / "metrics.json").read_text())
   means = report["metrics"]
   shares = (means["P@1"], *report["intervals_95"]["P@1"], means["R@5"], means["R@10"])
@@ -141,4 +137,3 @@ def test_only_the_main_process_writes(plain_run, monkeypatch, undrawn):
   monkeypatch.setattr(one_run, "runtime", types.SimpleNamespace(is_main_process=lambda: False))
   report.write(plain_run.trained, plain_run.ranking, plain_run.queries)
   assert {path: path.stat().st_mtime_ns for path in (plain_run.run.workdir / "report").iterdir()} == before
-  assert runtime.is_main_process()

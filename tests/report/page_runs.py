@@ -56,12 +56,7 @@ def made_run(data_folder: pathlib.Path, workdir: pathlib.Path, *, epochs: int = 
   """A run with the parameters that it begins with, its test, and the readings of some epochs of 6 steps."""
   run = tiny_runs.open_run(data_folder, workdir, **overrides)
   write_readings(run, epochs)
-  return of_test(Trained(run, *run.initial_parameters()))
-
-
-def of_test(trained: Trained) -> Ranked:
-  """Ranks the test points and writes what the test leaves, as `workflow` does."""
-  run, test = trained.run, trained.run.dataset.test
+  trained, test = Trained(run, *run.initial_parameters()), run.dataset.test
   ranking.fit_own_scores(trained)
   queries = evaluate.embed_split(trained, test)
   scores = run.config.eval.scores

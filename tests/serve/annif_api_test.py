@@ -49,13 +49,6 @@ def test_suggestions_for_a_text_of_a_form(client):
   assert client.post(URL, data={"text": "ä€" * 3, "limit": 1}).json()["results"][0]["score"] == 0.142857
 
 
-def test_suggestions_for_many_documents(client):
-  documents = [{"text": "abc", "document_id": "d7"}, {"text": "a"}]
-  found = client.post(f"{URL}-batch", json={"documents": documents}, params={"limit": 1}).json()
-  assert [one["document_id"] for one in found] == ["d7", None]
-  assert [one["results"][0]["score"] for one in found] == [0.25, 0.5]
-
-
 @pytest.mark.parametrize(
   ("data", "status", "words"),
   [
@@ -78,9 +71,11 @@ def test_annifs_own_client_gets_suggestions(application):
     assert client.projects == [client.get_project("tags")]
     (first, second) = client.suggest("tags", "abc", limit=3, threshold=0.2)
     assert (first["uri"], second["notation"], second["score"]) == ("l0", "n1", 0.2)
-    documents = [{"text": "abc", "document_id": "7"}, {"text": ""}]
-    of_first, of_second = client.suggest_batch("tags", documents, limit=1)
-    assert of_first == {"document_id": "7", "results": [first]} and of_second["results"] == []
+    documents = [{"text": "abc", "document_id": "7"}, {"text": ""}, {"text": "a"}]
+    of_first, of_second, of_third = client.suggest_batch("tags", documents, limit=1)
+    assert of_first == {"document_id": "7", "results": [first]}
+    assert of_second == {"document_id": None, "results": []} and of_third["results"][0]["score"] == 0.5
+    assert client.detect_language("Tietoa kirjastoista", ["sv", "fi"])["results"][0]["language"] == "fi"
     with pytest.raises(ValueError, match="Project 'other' not found"):
       client.suggest("other", "abc")
 
@@ -116,10 +111,9 @@ def test_annif_asks_the_server_as_one_of_its_backends(tmp_path):
     ("12345", None),
   ],
 )
-def test_the_language_of_a_text(application, text, language):
-  with in_thread(application) as port:
-    client = AnnifClient(f"http://127.0.0.1:{port}/v1/")
-    found = client.detect_language(text, ["fi", "sv", "nb", "fi"])["results"]
+def test_the_language_of_a_text(client, text, language):
+  body = {"text": text, "languages": ["fi", "sv", "nb", "fi"]}
+  found = client.post("/v1/detect-language", json=body).json()["results"]
   scores = {one["language"]: one["score"] for one in found}
   assert len(found) == 4 and scores.keys() == {"fi", "sv", "nb", None}
   assert found[0]["language"] == language and found[0]["score"] > 0.5

@@ -10,7 +10,7 @@ import jax
 import jsonschema
 import numpy as np
 import pytest
-from made_servers import HOSTILE, HOSTILE_QUERY, Broken, StandIn, train
+from made_servers import HOSTILE, HOSTILE_QUERY, Broken, StandIn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
@@ -43,8 +43,8 @@ def stand_in():
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-  return xmc_jax.Model.load(train(tmp_path_factory.mktemp("served")), warm=False)
+def model(trained):
+  return xmc_jax.Model.load(trained, warm=False)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,9 @@ def test_no_depth_is_searched_that_the_warm_up_has_not_searched(model, monkeypat
     return search(index, vectors, k, **options)
 
   monkeypatch.setattr(Index, "search", recorded)
-  with client_of(xmc_jax.Model.load(model._run.workdir, scores=scores, warm=False)) as client:
+  other = xmc_jax.Model.load(model._run.workdir, scores=scores, warm=False)
+  with client_of(other) as client:
+    assert client.get("/health").json()["probabilities"] is (scores == "hybrid")
     in_warm_up = frozenset(searched)
     assert in_warm_up
     for k in (1, 11, 17, 23, 60):
@@ -133,6 +135,8 @@ def test_no_depth_is_searched_that_the_warm_up_has_not_searched(model, monkeypat
         found = client.post("/predict", json={"text": "barn", "k": k, "explain": explain}).json()
         assert len(found["predictions"][0]["labels"]) == k
     assert searched == in_warm_up
+    ids = [label["id"] for label in found["predictions"][0]["labels"][:2]]
+    assert ids == other.predict(["barn"], 2)[0][0].tolist()
 
 
 def test_health_says_what_is_served(client, model):
@@ -145,15 +149,6 @@ def test_health_says_what_is_served(client, model):
   assert found["limits"]["max_k"] == len(model.labels)
   assert found["threshold"] is None and found["examples"] == []
   assert found["title"] == found["description"] == ""
-
-
-def test_scores_of_one_source_are_no_probabilities(model):
-  other = xmc_jax.Model.load(model._run.workdir, scores="encoder", warm=False)
-  with client_of(other) as client:
-    assert client.get("/health").json()["probabilities"] is False
-    found = client.post("/predict", json={"text": "barn kelt", "k": 2, "explain": True}).json()
-    ids = [label["id"] for label in found["predictions"][0]["labels"]]
-    assert ids == other.predict(["barn kelt"], 2)[0][0].tolist()
 
 
 def test_metrics_count_requests_batches_and_texts():
@@ -238,7 +233,6 @@ def test_the_schema_describes_real_answers_and_names_the_limits(stand_in):
 
 # --- what is refused ---
 
-LONG = "a" * 10_001
 REFUSED = {
   "not JSON": (b"{", 400, "not JSON"),
   "not UTF-8": (b'{"text": "\xff"}', 400, "not JSON"),
@@ -254,7 +248,7 @@ REFUSED = {
   "k below 1": (b'{"text": "a", "k": 0}', 422, "k is wrong"),
   "k above the limit": (b'{"text": "a", "k": 31}', 422, "equal to 30"),
   "too many texts": (json.dumps({"texts": ["a"] * 65}).encode(), 422, "at most 64"),
-  "a long text": (json.dumps({"text": LONG}).encode(), 422, "limit of 10000"),
+  "a long text": (json.dumps({"text": "a" * 10_001}).encode(), 422, "limit of 10000"),
   "a large body": (b" " * (1 << 20) + b"{}", 413, "limit of 1048576 bytes"),
 }
 

@@ -5,7 +5,7 @@ import re
 import shlex
 
 import pytest
-from made_servers import ROOT, TOKEN, StandIn, learning, running, train
+from made_servers import ROOT, TOKEN, StandIn, learning, running
 from starlette.testclient import TestClient
 
 from xmc_jax import serve
@@ -79,8 +79,8 @@ def test_routes_statuses_and_metrics_are_listed(client):
 
 
 @pytest.mark.slow
-def test_the_command_serves(tmp_path):
-  with running(train(tmp_path, num_epochs=1), *learning(tmp_path)) as server:
+def test_the_command_serves(workdir, tmp_path):
+  with running(workdir, *learning(tmp_path)) as server:
     answers = [server.ask(method, path, body, headers) for method, path, headers, body in requests(LEARNING)]
     assert [status for status, *_ in answers] == [200] * 3
     before, after = (json.loads(answers[at][2])["predictions"][0]["labels"][0]["key"] for at in (0, 2))

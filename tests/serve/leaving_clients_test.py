@@ -51,7 +51,7 @@ async def until(holds):
       await asyncio.sleep(0.002)
 
 
-def test_a_queued_text_of_a_client_that_left_is_not_computed(application):
+def test_texts_of_clients_that_left_are_not_computed_and_harm_nobody(application, capsys):
   model = StandIn()
   served = application(model)
 
@@ -59,37 +59,19 @@ def test_a_queued_text_of_a_client_that_left_is_not_computed(application):
     model.goes_on.clear()
     first = Client(served, "first")
     await until(lambda: model.batches)  # the model holds it, so that the others wait
-    leaving, staying = Client(served, "leaves"), Client(served, "stays")
+    queued, staying = Client(served, "queued"), Client(served, "stays")
     await until(lambda: served.state.worker.num_waiting == 2)
-    leaving.leaves.set()
-    await asyncio.wait_for(leaving.asking, 10)  # at once, while the model still works
-    assert leaving.sent[0]["status"] == 499
+    for leaving in (queued, first):
+      leaving.leaves.set()
+      await asyncio.wait_for(leaving.asking, 10)  # at once, while the model still works
     model.goes_on.set()
-    await asyncio.wait_for(asyncio.gather(first.asking, staying.asking), 10)
-    return [client.sent[0]["status"] for client in (first, staying)]
+    await asyncio.wait_for(staying.asking, 10)
+    return [client.sent[0]["status"] for client in (first, queued, staying)]
 
-  assert asyncio.run(ask()) == [200, 200]
+  assert asyncio.run(ask()) == [499, 499, 200] and not capsys.readouterr().err
   assert [size for size, *_ in model.batches] == [1, 1]
   metrics = served.state.metrics.in_text().decode()
-  assert 'xmc_jax_requests_total{route="/predict",status="499"} 1.0' in metrics
-
-
-def test_a_client_that_leaves_while_the_model_works_on_its_text_harms_nobody(application, capsys):
-  model = StandIn()
-  served = application(model)
-
-  async def ask():
-    model.goes_on.clear()
-    leaving = Client(served, "leaves")
-    await until(lambda: model.batches)
-    leaving.leaves.set()
-    await asyncio.wait_for(leaving.asking, 10)
-    model.goes_on.set()
-    staying = Client(served, "stays")
-    await asyncio.wait_for(staying.asking, 10)
-    return [client.sent[0]["status"] for client in (leaving, staying)]
-
-  assert asyncio.run(ask()) == [499, 200] and not capsys.readouterr().err
+  assert 'xmc_jax_requests_total{route="/predict",status="499"} 2.0' in metrics
 
 
 def test_a_correction_that_was_begun_is_learnt_and_one_that_waits_is_not(application):

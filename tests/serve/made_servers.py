@@ -24,7 +24,7 @@ TOKEN = "correct-horse-battery"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-def train(place: pathlib.Path, num_epochs: int = 2, *, report: bool = False) -> pathlib.Path:
+def train(place: pathlib.Path, report: bool = False) -> pathlib.Path:
   """Trains a run that ranks by all sources; its label 0 is `HOSTILE`. Returns its folder."""
   source = tiny_runs.write_data(place / "data")
   labels = (source / "lbl.json").read_text().splitlines()
@@ -35,8 +35,8 @@ def train(place: pathlib.Path, num_epochs: int = 2, *, report: bool = False) -> 
     if 0 in point["target_ind"]:
       point["title"] += f" {HOSTILE_QUERY}"
   (source / "trn.json").write_text("".join(json.dumps(point) + "\n" for point in points))
-  settings = {"train.num_epochs": num_epochs, "eval.scores": "hybrid", "eval.num_examples": 0}
-  settings["eval.report_page"] = report
+  settings = {"train.num_epochs": 2, "eval.scores": "hybrid"}
+  settings |= {"eval.num_examples": 0, "eval.report_page": report}
   xmc_jax.train(tiny_runs.config(source, **settings), place / "run")
   return place / "run"
 

@@ -4,7 +4,6 @@ import concurrent.futures
 import http.client
 import itertools
 import json
-import shutil
 import signal
 import socket
 import sys
@@ -12,7 +11,7 @@ import threading
 import time
 
 import pytest
-from made_servers import BEARER, ROOT, learning, running, train
+from made_servers import BEARER, ROOT, learning, running
 
 import xmc_jax
 from tests import command_lines
@@ -22,13 +21,8 @@ TEXTS = ["barn kelt", "loma mive nuxo", "suss", "rath pove dyck kelt"]
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-  return train(tmp_path_factory.mktemp("server"), num_epochs=1)
-
-
-@pytest.fixture(scope="module")
-def expected(workdir):
-  return xmc_jax.Model.load(workdir, warm=False).predict(TEXTS, 3)[0].tolist()
+def expected(trained):
+  return xmc_jax.Model.load(trained, warm=False).predict(TEXTS, 3)[0].tolist()
 
 
 class Load:
@@ -122,7 +116,7 @@ def test_after_a_kill_under_load_it_starts_again_on_the_same_port(workdir, expec
 
 def test_what_was_acknowledged_before_a_kill_is_there_at_the_next_start(workdir, tmp_path):
   """Of clients that teach one text after the other: all that got an answer, and at most one more of each."""
-  copied, arguments, answered = shutil.copytree(workdir, tmp_path / "run"), learning(tmp_path), []
+  arguments, answered = learning(tmp_path), []
 
   def teach(server, client):
     for number in itertools.count():
@@ -135,7 +129,7 @@ def test_what_was_acknowledged_before_a_kill_is_there_at_the_next_start(workdir,
       answered.append((text, label, json.loads(content)["numbers"]))
 
   for least in (3, 12):  # a kill at once after an answer, and one of a server that had replayed
-    with running(copied, *arguments) as server, concurrent.futures.ThreadPoolExecutor(3) as pool:
+    with running(workdir, *arguments) as server, concurrent.futures.ThreadPoolExecutor(3) as pool:
       teaching = [pool.submit(teach, server, client) for client in range(least, least + 3)]
       while len(answered) < least and not any(one.done() for one in teaching):
         time.sleep(0.001)
@@ -144,12 +138,12 @@ def test_what_was_acknowledged_before_a_kill_is_there_at_the_next_start(workdir,
       _ = [one.result(30) for one in teaching]
   numbers = [number for *_, of_text in answered for number in of_text]
   assert len(answered) >= 12 and len(set(numbers)) == len(numbers)
-  with running(copied, *arguments) as again:
+  with running(workdir, *arguments) as again:
     found = again.predict(texts=[text for text, *_ in answered], k=60, explain=True)
     for (text, label, _), of_text in zip(answered, found, strict=True):
       (why,) = (one["why"] for one in of_text["labels"] if one["key"] == label)
       assert text in [voter["text"] for voter in why["voters"]]
-  assert len((copied / "learnt.jsonl").read_text().splitlines()) <= len(answered) + 6
+  assert len((workdir / "learnt.jsonl").read_text().splitlines()) <= len(answered) + 6
 
 
 def test_a_run_that_cannot_learn_and_a_bad_token_end_in_one_line(workdir, tmp_path):

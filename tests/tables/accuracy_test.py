@@ -90,13 +90,8 @@ def stage(tmp_path, monkeypatch, make_tables):
   monkeypatch.setattr(accuracy_rows, "_HERE", workers)
   folder = tiny_runs.write_data(tmp_path / "tiny")
   (docs / "accuracy.md").write_text("<!-- accuracy: P@1 R@10 -->\n<!-- end -->\n")
-  python = f"={sys.executable}"
-  flags = [f"--data={folder}", f"--runs={tmp_path / 'runs'}", f"--pecos_python{python}"]
-  flags += [
-    f"--bench_python{python}",
-    f"--omikuji_python{python}",
-    f"--config.data.cache_dir={tmp_path / 'cache'}",
-  ]
+  flags = [f"--data={folder}", f"--runs={tmp_path / 'runs'}", f"--config.data.cache_dir={tmp_path / 'cache'}"]
+  flags += [f"--{peer}_python={sys.executable}" for peer in ("pecos", "bench", "omikuji")]
   flags += ["--config.data.num_validation=20", "--config.eval.k=10"]
   return types.SimpleNamespace(
     tables=make_tables,

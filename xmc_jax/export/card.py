@@ -16,7 +16,7 @@ from xmc_jax.export.sentence_transformers import Sentence
 from xmc_jax.runs.run import Run
 
 _PATHS = (
-  *("data.path", "data.label_file", "data.vocabulary", "data.cache_dir", "init_from"),
+  *("data.path", "data.label_file", "data.vocabulary", "init_from"),
   *("encoder.name", "encoder.init_table", "encoder.tokenizer"),
 )
 _LONGEST = 200  # characters of a name
@@ -86,12 +86,7 @@ _TEXTS_INSIDE = (
 def text(run: Run, facts: dict[str, Any], sentence: Sentence, no_scann: str, scores: str) -> str:
   """Returns the text of the model card.
 
-  Args:
-    run: the exported run.
-    facts: the content of export.json.
-    sentence: what was written for sentence-transformers.
-    no_scann: why there is no ScaNN index; '' if there is one.
-    scores: the scores that rank.
+  `facts` is the content of export.json, `no_scann` why there is no ScaNN index, or '' if there is one.
   """
   config = _shareable(run.workdir)
   report = measured.read(run.workdir, "" if scores == config["eval.scores"] else scores, facts["step"])
@@ -119,12 +114,7 @@ def text(run: Run, facts: dict[str, Any], sentence: Sentence, no_scann: str, sco
 
 
 def text_of_combined(run: Run, facts: dict[str, Any]) -> str:
-  """Returns the text of the model card of combined runs; each member has its own.
-
-  Args:
-    run: the combined runs.
-    facts: the content of export.json.
-  """
+  """Returns the text of the model card of combined runs; each member has its own."""
   report, name = measured.read(run.workdir, "", facts["step"]), run.dataset.name
   members = [f"- `members/{name}/`: {escaped(one.config.method.name)}\n" for name, one in run.members.items()]
   parts = [
@@ -152,12 +142,6 @@ def escaped(shown: str) -> str:
   return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", sanitize.line(shown)[:_LONGEST])
 
 
-def quoted(value: Any) -> str:
-  """Returns a value as one line of YAML. It is JSON of printable characters, which is valid YAML."""
-  dumped = json.dumps(value, ensure_ascii=False, allow_nan=False)
-  return "".join(letter if letter.isprintable() else "\ufffd" for letter in dumped)
-
-
 def _head(name: str, report: dict, sentence: Sentence) -> str:
   name = sanitize.line(name)[:_LONGEST]
   slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "data"
@@ -177,7 +161,9 @@ def _head(name: str, report: dict, sentence: Sentence) -> str:
     "metrics": sorted({shown.partition("@")[0] for shown in means}),
     "model-index": [{"name": slug, "results": [result]}] if metrics else [],
   }
-  lines = [f"{key}: {quoted(value)}" for key, value in fields.items() if value]
+  lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items() if value]
+  # JSON of printable characters is YAML.
+  lines = ["".join(letter if letter.isprintable() else "\ufffd" for letter in line) for line in lines]
   return "\n".join(["---", *lines, "---", ""])
 
 

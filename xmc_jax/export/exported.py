@@ -184,21 +184,19 @@ class Exported:
 
   def _write(self, part: pathlib.Path, new: list[str], new_keys: list[str]) -> None:
     """Writes the index to `part`, with the new labels after the existing ones."""
-    texts, width = [*self._texts, *new], self._vectors.shape[1]
     points = self._memory.point_vectors if self._memory else None
-    vectors = self._embed(LABELS, new) if new else np.zeros((0, width), np.float32)
-    sample = label_files.read_sample(whole_folder.current(self._folder / INDEX), width)
+    vectors = self._embed(LABELS, new)
     # A new label has only its text. It has no classifier, so its classifier vector is 0.
     added = {scorer: vectors if scorer == "encoder" else np.zeros_like(vectors) for scorer in self._by_scorer}
     scorers = {scorer: [array, added[scorer]] for scorer, array in self._by_scorer.items()}
     label_files.write(
       part,
       [self._vectors, vectors],
-      texts,
-      sample,
+      [*self._texts, *new],
+      label_files.read_sample(whole_folder.current(self._folder / INDEX)),
       keys=[*self._keys, *new_keys],
       names=[*self._names, *new],
-      facts=self._label_facts,
+      facts=[*self._label_facts, *[{} for _ in new]],
       scorers=scorers,
       points=points,
     )

@@ -36,8 +36,8 @@ def write(
   sample: np.ndarray,
   *,
   keys: Sequence[str],
-  names: Sequence[str] | None = None,
-  facts: Sequence[Mapping[str, Any]] = (),
+  names: Sequence[str],
+  facts: Sequence[Mapping[str, Any]],
   scorers: Mapping[str, Sequence[np.ndarray]] = MappingProxyType({}),
   points: np.ndarray | None = None,
 ) -> str:
@@ -49,8 +49,8 @@ def write(
     texts: L label texts.
     sample: `[m, D]` queries that ScaNN's search is tuned with; stored next to its index.
     keys: their L keys.
-    names: what is shown of each; None if it is the text.
-    facts: what else is known of the first of them, by name.
+    names: what is shown of each. If it is not the text, the text is written as 'encoder_text'.
+    facts: what else is known of each, by name.
     scorers: label vectors by scorer, like `parts`; written if there are several.
     points: `[N, D]` training points, for an index of both; None for none.
 
@@ -62,7 +62,7 @@ def write(
   if len(scorers) > 1:
     for scorer, scorer_parts in scorers.items():
       write_vectors(folder / file_of(scorer), len(texts), _blocks(scorer_parts))
-  write_texts(folder / TEXTS, texts, keys, names, facts)
+  write_lines(folder / TEXTS, map(_entry, texts, keys, names, facts))
   vectors = open_array(folder / VECTORS, len(texts))
   write_faiss(folder / FAISS, vectors.shape, _blocks([vectors]))
   if points is not None:
@@ -80,25 +80,15 @@ def write_vectors(path: Path, num_rows: int, blocks: Iterable[np.ndarray]) -> No
   npy.write_blocks(path, (num_rows, first.shape[1]), chain([first], blocks))
 
 
-def write_texts(
-  path: Path,
-  texts: Iterable[str],
-  keys: Sequence[str] | None = None,
-  names: Sequence[str] | None = None,
-  facts: Sequence[Mapping[str, Any]] = (),
-) -> None:
-  """Writes each text as one line of JSON: its number, counted from 0, its key, if there are keys, the text.
-
-  Then come the facts of a label. A name that is not the text is written as 'text', and the text, which the
-  encoder reads, as 'encoder_text'.
-  """
+def write_lines(path: Path, entries: Iterable[Mapping[str, Any]]) -> None:
+  """Writes each entry, with its number from 0 as 'id', as one line of JSON."""
   with path.open("w", encoding="utf-8") as file:
-    for number, text in enumerate(texts):
-      key = {} if keys is None else {"key": keys[number]}
-      name = text if names is None else names[number]
-      read = {} if name == text else {"encoder_text": text}
-      entry = {"id": number, **key, "text": name, **read, **(facts[number] if number < len(facts) else {})}
-      file.write(sanitize.json(json.dumps(entry, ensure_ascii=False)) + "\n")
+    for number, entry in enumerate(entries):
+      file.write(sanitize.json(json.dumps({"id": number, **entry}, ensure_ascii=False)) + "\n")
+
+
+def _entry(text: str, key: str, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+  return {"key": key, "text": name, **({} if name == text else {"encoder_text": text}), **facts}
 
 
 def write_faiss(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
@@ -131,7 +121,7 @@ open_array = functools.partial(npy.read, remedy="export again")
 
 
 def read_texts(path: Path) -> tuple[list[str], list[str], list[str], list[dict[str, Any]]]:
-  """Reads what `write_texts` wrote: texts, keys, names and facts; keys and names may be the texts.
+  """Reads texts, keys, names and facts; where a line has no key or text of its own, its name stands for it.
 
   Raises:
     DataError: the file is missing or damaged.
@@ -149,15 +139,15 @@ def read_texts(path: Path) -> tuple[list[str], list[str], list[str], list[dict[s
         keys.append(entry.pop("key", name))
         entry.pop("id", None)
         facts.append(dict(entry) if entry else _NO_FACTS)
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+  except (OSError, ValueError, KeyError) as error:
     raise DataError(f"{path}, line {len(texts) + 1}: not readable ({error}); export again") from None
   return texts, keys, names, facts
 
 
-def read_sample(folder: Path, width: int) -> np.ndarray:
+def read_sample(folder: Path) -> np.ndarray:
   """Reads the queries that ScaNN was tuned with; returns none if there is no ScaNN index."""
   path = folder / SAMPLE
-  return np.load(path, allow_pickle=False) if path.exists() else np.zeros((0, width), np.float32)
+  return np.load(path, allow_pickle=False) if path.exists() else np.zeros((0, 0))
 
 
 def _write_scann(folder: Path, vectors: np.ndarray, sample: np.ndarray) -> str:

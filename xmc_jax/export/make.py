@@ -1,8 +1,8 @@
 """Writes a finished run as a folder for other tools: `export`."""
 
 import pathlib
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import ml_collections
@@ -195,7 +195,10 @@ def _write_index(
     scorers = {scorer: [array] for scorer, array in corpora.label_vectors(source.trained).items()}
   sample = _sample(source.trained)
   data = run.dataset
-  facts = [_facts(data.concept(label)) for label in range(data.num_labels)]
+  facts = [
+    {name: concept[name] for name in ("notation", "deprecated") if concept.get(name)}
+    for concept in map(data.concept, range(data.num_labels))
+  ]
   of_labels = {"keys": data.label_keys, "names": data.label_names, "facts": facts}
   no_scann = label_files.write(
     folder, [vectors], data.labels.texts, sample, **of_labels, scorers=scorers, points=points
@@ -203,11 +206,6 @@ def _write_index(
   if no_scann:
     say(f"export: {no_scann}")
   return no_scann
-
-
-def _facts(concept: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns what an export tells of a concept, if there is anything."""
-  return {name: concept[name] for name in ("notation", "deprecated") if concept.get(name)}
 
 
 def _point_blocks(source: _Source, rows: np.ndarray) -> Iterator[np.ndarray]:

@@ -9,12 +9,7 @@ from xmc_jax.runs import evaluate
 
 
 def read(workdir: pathlib.Path, scores: str, step: int) -> dict[str, Any]:
-  """Reads the test metrics of the parameters of a step; returns {} if there are none.
-
-  Args:
-    workdir: the run's folder.
-    scores: the scores that ranked; '' for those of the run's config.
-    step: the step of the parameters.
+  """Reads the test metrics, by `scores` or the run's own, of the parameters of a step; {} if there are none.
 
   Returns:
     The report, with the metrics that the console prints; 'intervals_95' is empty if only means are known.
@@ -32,12 +27,7 @@ def read(workdir: pathlib.Path, scores: str, step: int) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any], facts: dict[str, Any]) -> str:
-  """Returns a report as a Markdown table.
-
-  Args:
-    report: as `read` returns it.
-    facts: the content of export.json.
-  """
+  """Returns what `read` returned as a Markdown table; `facts` is the content of export.json."""
   if not report:
     return "None were measured with these parameters; --mode=evaluate measures them.\n"
   alone = report.get("by_source", {}).get("encoder", {}) if facts["ranks_by"] == HYBRID else {}

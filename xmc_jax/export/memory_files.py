@@ -35,7 +35,7 @@ def write(folder: Path, corpus: Corpus, model: HybridModel, blocks: Iterable[np.
   folder.mkdir(parents=True, exist_ok=True)
   num_points, truth = len(corpus.point_texts), corpus.truth
   label_files.write_vectors(folder / POINTS, num_points, blocks)
-  label_files.write_texts(folder / TEXTS, corpus.point_texts)
+  label_files.write_lines(folder / TEXTS, ({"text": text} for text in corpus.point_texts))
   np.save(folder / COLUMNS, truth.indices.astype(np.int32))
   np.save(folder / OFFSETS, truth.indptr.astype(np.int64))
   if np.any(truth.data != 1):
@@ -48,13 +48,8 @@ def write(folder: Path, corpus: Corpus, model: HybridModel, blocks: Iterable[np.
 def read(folder: Path, num_labels: int, scorers: Iterable[str]) -> tuple[Corpus, HybridModel]:
   """Reads what `write` wrote and verifies its checksums; the points stay memory-mapped.
 
-  Args:
-    folder: the folder.
-    num_labels: L; labels may have been added since.
-    scorers: names of the method's scorers.
-
   Returns:
-    The corpus, still without labels' vectors and texts, and the model.
+    The corpus, without vectors and texts of the labels, which may have become more since; and the model.
 
   Raises:
     DataError: a file is missing or damaged, or does not fit the others.

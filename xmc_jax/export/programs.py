@@ -30,13 +30,7 @@ _CALLS = ("shape_assertion",)
 
 
 def write(folder: Path, functions: Mapping[str, Function], trained: Trained, max_length: int) -> dict:
-  """Writes functions, and the parameters that they read.
-
-  Args:
-    folder: where `NAME.stablehlo` and `parameters.safetensors` are written.
-    functions: the functions by name.
-    trained: the parameters.
-    max_length: the most tokens of a text.
+  """Writes functions as `NAME.stablehlo`, and the parameters that they read as `parameters.safetensors`.
 
   Returns:
     The signature that a reader needs, as a JSON object.

@@ -42,14 +42,12 @@ class Sentence(NamedTuple):
 
 
 def write(folder: Path, trained: Trained, probes: list[str]) -> Sentence:
-  """Writes the folder, if sentence-transformers supports the encoder.
+  """Writes the folder, if sentence-transformers supports the encoder of a run in float32.
 
-  Args:
-    folder: created if it is needed.
-    trained: the run, in float32.
-    probes: texts that check whether the folder's embeddings equal the run's.
+  Checks with the texts `probes` that the folder's embeddings equal the run's.
   """
-  run, root = trained.run, _encoder_of(trained)
+  run, trees = trained.run, (trained.params, trained.extra_state.get("encoder"))  # the latter is a frozen one
+  root = next((tree for tree in trees if isinstance(tree, Mapping) and "encoder" in tree), None)
   if root is None:
     return Sentence("its parameters hold no encoder under a known name")
   projection = root.get(unidec_heads.TEXTS, root).get("projection")
@@ -88,14 +86,6 @@ def write(folder: Path, trained: Trained, probes: list[str]) -> Sentence:
     notes += ("texts without a token, and texts that spell a special token such as [SEP], differ",)
   atomic.write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot"})
   return Sentence(width=embedder.width, notes=notes)
-
-
-def _encoder_of(trained: Trained) -> PyTree | None:
-  """Returns the parameters that an Embedder takes, or None. A frozen encoder is in `extra_state`."""
-  for tree in (trained.params, trained.extra_state.get("encoder")):
-    if isinstance(tree, Mapping) and "encoder" in tree:
-      return tree
-  return None
 
 
 def _write_tokenizer(folder: Path, run: Run, longest: int) -> None:

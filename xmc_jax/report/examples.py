@@ -65,14 +65,7 @@ def choose(
   truth: sp.csr_matrix,
   nearness: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> Chosen:
-  """Chooses the points to show.
-
-  Args:
-    ranking: the ranking of N points.
-    hits: its true pairs.
-    truth: CSR `[N, L]` true labels.
-    nearness: returns how near labels `[n]` are to other labels `[n]`.
-  """
+  """Chooses the points to show; `nearness` returns how near labels `[n]` are to other labels `[n]`."""
   rng = np.random.default_rng(_SEED)
   (num_rows, depth), counts = ranking.ids.shape, np.diff(truth.indptr)
   best = np.full(num_rows, depth)  # the rank of the first true label
@@ -143,14 +136,9 @@ def labels(
   ranking: Ranking,
   row: int,
 ) -> Labels:
-  """Returns the first labels of a test point, then those of its true labels that they miss.
+  """Returns the first labels of the test point in a row, then those of its true labels that they miss.
 
-  Args:
-    dataset: the labels and the test points.
-    frequency: `[L]` number of training points of each label.
-    reasons: for each point, a line of text by label; may lack points and labels.
-    ranking: the ranking of the test points.
-    row: the point.
+  `frequency` is the `[L]` numbers of training points; `reasons`, by row and label, may lack some.
   """
   ids, true = ranking.ids[row].tolist(), dataset.test.unfiltered_positives[row].indices
   names, why = dataset.label_names, reasons.get(row, {})

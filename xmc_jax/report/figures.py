@@ -13,6 +13,7 @@ from xmc_jax.report import drawing
 from xmc_jax.report.scores import Sample
 
 _BINS = 60
+_HATCHES = ("", "////", "....", "xxxx", "----", "||||", "++++")
 _FEW = 40  # longer curves get no marker at each reading
 STEADY = 30  # bins with fewer pairs are drawn hollow, as their share is uncertain
 _DOTTED: dict[str, Any] = {"color": drawing.GREY, "linewidth": 1, "linestyle": (0, (2, 2)), "zorder": 0}
@@ -47,7 +48,12 @@ def curves(
   if names != [y]:
     drawing.legend(axes, names, handles)
   if refreshed:
-    drawing.marks(strip, refreshed)
+    for row, steps in enumerate(refreshed.values()):
+      at = np.full(len(steps), row)
+      strip.scatter(steps, at, marker="|", s=34, color="C3", linewidth=1.2, clip_on=False)
+    strip.set_ylim(len(refreshed) - 0.4, -0.6)
+    strip.set_yticks(range(len(refreshed)), list(refreshed))
+    strip.tick_params(axis="y", labelsize=7, length=0)
   return figure
 
 
@@ -59,7 +65,18 @@ def _plot(axes: drawing.Axes, x: np.ndarray, y: np.ndarray) -> None:
 def by_frequency(title: str, y: str, parts: Mapping[str, np.ndarray]) -> drawing.Figure:
   """Draws numbers of each group of labels, such as parts of a metric (Gupta et al. 2024, Fig. 7)."""
   figure, axes, _ = drawing.axes(title, "training points of a label", y)
-  drawing.bars(axes, {name: 100 * values for name, values in parts.items()}, FREQUENCIES)
+  width = 0.8 / len(parts)
+  handles = []
+  for number, values in enumerate(parts.values()):
+    places = np.arange(1, len(values) + 1) + (number - (len(parts) - 1) / 2) * width
+    hatch, colour = _HATCHES[number % len(_HATCHES)], f"C{number}"
+    face = "white" if hatch else colour
+    look: dict[str, Any] = {"facecolor": face, "edgecolor": colour, "hatch": hatch, "linewidth": 0.6}
+    handles.append(axes.bar(places, 100 * values, width * 0.9, **look))
+  longest = max(map(len, parts.values()))
+  axes.set_xticks(range(1, longest + 1), FREQUENCIES[:longest])
+  axes.grid(False, axis="x")
+  drawing.legend(axes, list(parts), handles)
   if y.startswith("percent "):  # of a whole
     axes.set_ylim(0, 100)
   return figure

@@ -3,7 +3,7 @@
 import csv
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -64,19 +64,17 @@ def write(
   given: np.ndarray | None = None,
 ) -> None:
   """Writes labels.csv, and with sets `given` confusions.csv; `suffix` is appended to their names."""
-  _write_labels(folder / f"labels{suffix}.csv", dataset, numbers)
-  if given is not None:
-    write_confusions(folder / f"confusions{suffix}.csv", dataset, given)
-
-
-def _write_labels(path: pathlib.Path, dataset: Dataset, numbers: Mapping[str, Array]) -> None:
-  """Writes a line for each label: its key, its text and its `columns`; NaN is empty."""
+  names = (map(sanitize.line, of) for of in (dataset.label_keys, dataset.label_names))
   cells = ((_shares if name in _SHARES else iter)(of) for name, of in numbers.items())
+  _write_csv(folder / f"labels{suffix}.csv", ("key", "label", *numbers), zip(*names, *cells))
+  if given is not None:
+    _write_csv(folder / f"confusions{suffix}.csv", _OF_CONFUSIONS, confusions(dataset, given))
+
+
+def _write_csv(path: pathlib.Path, head: Iterable[str], rows: Iterable[Iterable]) -> None:
   with atomic.written_whole(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
-    table = csv.writer(file)
-    table.writerow(("key", "label", *numbers))
-    for key, text, *of_label in zip(dataset.label_keys, dataset.label_names, *cells):
-      table.writerow((sanitize.line(key), sanitize.line(text), *of_label))
+    csv.writer(file).writerows([head])
+    csv.writer(file).writerows(rows)
 
 
 def _shares(values: Array) -> Iterator[float | str]:
@@ -109,14 +107,10 @@ def sortable(dataset: Dataset, numbers: Mapping[str, Array]) -> dict[str, Any]:
   }
 
 
-def write_confusions(path: pathlib.Path, dataset: Dataset, given: np.ndarray) -> None:
-  """Writes a line for each pair of `metrics.confusions`; says whether the two share a broader concept."""
-  confused = metrics.confusions(given, dataset.test.unfiltered_positives)
-  keys, names = dataset.label_keys, dataset.label_names
-  with atomic.written_whole(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
-    table = csv.writer(file)
-    table.writerow(_OF_CONFUSIONS)
-    for *pair, count in confused.tolist():
-      one, other = (set(dataset.concept(label).get("broader", ())) for label in pair)
-      share = int(not one.isdisjoint(other)) if dataset.label_concepts else ""
-      table.writerow([*(sanitize.line(of[label]) for label in pair for of in (keys, names)), count, share])
+def confusions(dataset: Dataset, given: np.ndarray) -> Iterator[list]:
+  """Yields a row for each pair of `metrics.confusions`; says whether the two share a broader concept."""
+  of_labels = dataset.label_keys, dataset.label_names
+  for *pair, count in metrics.confusions(given, dataset.test.unfiltered_positives).tolist():
+    one, other = (set(dataset.concept(label).get("broader", ())) for label in pair)
+    share = int(not one.isdisjoint(other)) if dataset.label_concepts else ""
+    yield [*(sanitize.line(of[label]) for label in pair for of in of_labels), count, share]

@@ -114,10 +114,14 @@ def _of_run(run: Run, scores: str) -> dict[str, Any]:
   # As it was given: the opened run's names the encoder's copy in the folder.
   settings = descriptions.settings(methods.read_config(run.workdir / "config.json"))
   changed = {key: value for key, value in settings.items() if usual.get(key) != value}
+  made_by = (
+    f"{one.config.method.name} with encoder {pathlib.PurePath(one.config.encoder.name).name}"
+    for one in run.members.values() or [run]
+  )
   return {
     "title": f"{config.name}: test report",
     "run": run,
-    "made_by": " and ".join(dict.fromkeys(map(_made_by, run.members.values() or [run]))),
+    "made_by": " and ".join(dict.fromkeys(made_by)),
     "scores": scores,
     "by_vectors": pair_scores.are_of_vectors(scores),
     "recorded": recorded,
@@ -127,10 +131,6 @@ def _of_run(run: Run, scores: str) -> dict[str, Any]:
     "memory": training_records.memory(recorded),
     "settings": {"combined runs": ", ".join(run.members)} if run.members else changed,
   }
-
-
-def _made_by(run: Run) -> str:
-  return f"{run.config.method.name} with encoder {pathlib.PurePath(run.config.encoder.name).name}"
 
 
 def _of_report(report: Mapping[str, Any], scores: str, depth: int) -> dict[str, Any]:

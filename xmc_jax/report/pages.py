@@ -13,12 +13,7 @@ _CUT = " …"
 
 
 def render(template: str, **values: object) -> str:
-  """Returns a page that needs no other files.
-
-  Args:
-    template: a file of this folder.
-    values: what the template shows.
-  """
+  """Returns the page that a template of this folder makes of values; it needs no other files."""
   return _ENVIRONMENT.get_template(template).render(values)
 
 

@@ -59,11 +59,7 @@ def score_labels(trained: Trained, scores: str, queries: np.ndarray, labels: np.
 def label_cosines(trained: Trained, dim: int, one: np.ndarray, other: np.ndarray) -> np.ndarray:
   """Returns `[n]` cosines of the encoder's vectors of labels `[n]` and other labels `[n]`.
 
-  Args:
-    trained: the run.
-    dim: length of a point's vector; a label's may end in a bias, which is left out.
-    one: `[n]`.
-    other: `[n]`.
+  `dim` is the length of a point's vector; a label's may end in a bias, which is left out.
   """
   scorer = "encoder" if "encoder" in trained.run.method.scorers else ""
   labels, places = np.unique(np.stack([one, other]), return_inverse=True)

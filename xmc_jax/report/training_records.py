@@ -33,9 +33,8 @@ def curves(workdir: pathlib.Path) -> dict[str, Curve]:
   path = workdir / "metrics.jsonl"
   readings: dict[str, dict[int, float]] = {}
   for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-    with contextlib.suppress(
-      ValueError, TypeError, KeyError
-    ):  # half a line of a killed process, or a foreign one
+    # Without half a line of a killed process, and foreign lines.
+    with contextlib.suppress(ValueError, TypeError, KeyError):
       line = dict(json.loads(text))
       for name, value in line.items():
         if name not in ("step", "time") and math.isfinite(value):

@@ -40,10 +40,9 @@ def predictions(found: Sequence[Sequence[Label]]) -> Response:
 
 def embeddings(vectors: np.ndarray) -> Response:
   """Answers `/embed`; numbers that are not finite, which JSON lacks, are null."""
-  rows = vectors.tolist()
-  if not np.isfinite(vectors).all():
-    rows = [[value if math.isfinite(value) else None for value in row] for row in rows]
-  return as_json({"embeddings": rows})
+  rows = vectors.astype(object)
+  rows[~np.isfinite(vectors)] = None
+  return as_json({"embeddings": rows.tolist()})
 
 
 def _rounded(label: Label) -> Label:

@@ -20,17 +20,13 @@ class Metrics:
   def __init__(self, num_waiting: Callable[[], int]):
     self._registry = CollectorRegistry()
     shared: dict[str, Any] = {"namespace": "xmc_jax", "registry": self._registry}
+    timed = {"buckets": _SECONDS, **shared}
     self._requests = Counter("requests", "Requests, by route and status.", ("route", "status"), **shared)
-    self._seconds = Histogram(
-      "request_seconds",
-      "Seconds from a request's headers to its answer.",
-      ("route",),
-      buckets=_SECONDS,
-      **shared,
-    )
+    about = "Seconds from a request's headers to its answer."
+    self._seconds = Histogram("request_seconds", about, ("route",), **timed)
     self._texts = Counter("texts", "Texts that the model has answered.", **shared)
     self._batches = Histogram("batch_texts", "Texts that the model got at once.", buckets=_TEXTS, **shared)
-    self._busy = Histogram("batch_seconds", "Seconds of the model for a batch.", buckets=_SECONDS, **shared)
+    self._busy = Histogram("batch_seconds", "Seconds of the model for a batch.", **timed)
     Gauge("queue_texts", "Texts that wait for the model.", **shared).set_function(num_waiting)
 
   def request(self, route: str, status: int, seconds: float) -> None:

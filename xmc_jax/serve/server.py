@@ -74,10 +74,7 @@ def _in_address(host: str) -> str:
 def serve(application: FastAPI, taken: socket.socket, host: str) -> None:
   """Warms the model up, then answers requests until SIGTERM or Ctrl-C, and answers what waits.
 
-  Args:
-    application: the result of `xmc_jax.serve.app`.
-    taken: the result of `bound_socket`.
-    host: as given by the user.
+  `taken` is the result of `bound_socket`, and `host` as given by the user.
 
   Raises:
     UserError: the run cannot rank, or the port was lost.
