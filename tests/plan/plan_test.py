@@ -371,15 +371,6 @@ def test_what_the_host_holds():
   assert "embeddings take 30.7 GB of host memory, split over the processes" in told
 
 
-TOO_WIDE = {"encoder.width": 1_000_000, "plan.num_labels": 10}
-
-
-def test_what_no_chunk_can_mend_is_said():
-  config = make_config(**TOO_WIDE)
-  with pytest.raises(ConfigError, match="take a smaller encoder"):
-    plans.check(plans.plan(config, plans.sizes_of(config)))
-
-
 def test_sizes_that_are_missing():
   config = make_config(**{"plan.num_labels": 0})
   with pytest.raises(ConfigError, match=r"plan.num_labels = 0.*--config.plan.num_labels=131073"):
@@ -404,7 +395,7 @@ def test_the_command_looks_for_no_device(capsys, monkeypatch):
   commands.plan(configs.changed(module.get_config(name), {"encoder.num_layers": 1}))
   assert "131,073 labels" in capsys.readouterr().out
   with pytest.raises(ConfigError, match="take a smaller encoder"):
-    commands.plan(make_config(**TOO_WIDE))
+    commands.plan(make_config(**{"encoder.width": 1_000_000, "plan.num_labels": 10}))
   told = capsys.readouterr()
   assert not told.out and "10 labels" in told.err
 
