@@ -314,17 +314,3 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, data, tmp_path):
   tables.append(found.trained().labels())
   for table in tables[1:]:
     np.testing.assert_allclose(table, tables[0], atol=1e-4)
-
-
-@pytest.mark.slow
-def test_going_on_from_further_back_forgets_the_best_of_a_later_step(data, tmp_path):
-  """As after deleting a damaged checkpoint: what best/ holds of later steps is another run's by then."""
-  workdir = tmp_path / "run"
-  config = tiny_runs.config(data, **{"train.num_epochs": 2})
-  expected = commands.train_and_test(config, workdir)
-  shutil.rmtree(workdir / "checkpoints" / "12")
-  (kept,) = (workdir / "best").iterdir()
-  kept.rename(kept.with_name("99"))
-  assert commands.train_and_test(config, workdir) == expected
-  assert [path.name for path in (workdir / "best").iterdir()] != ["99"]
-  assert runs.reopen(workdir).trained().step <= 12

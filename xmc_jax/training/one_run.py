@@ -62,13 +62,7 @@ def train_run(
 
 
 def last_step(best_step: int, steps_per_epoch: int, steps_per_epoch_of_all: int) -> int:
-  """Returns the step on all rows after as many epochs as `best_step` took on fewer rows; at least 1.
-
-  Args:
-    best_step: the best step of the first training.
-    steps_per_epoch: steps per epoch of the first training.
-    steps_per_epoch_of_all: steps per epoch on all rows.
-  """
+  """Returns the step on all rows after as many epochs as `best_step` took on fewer rows; at least 1."""
   return max(1, round(best_step * steps_per_epoch_of_all / steps_per_epoch))
 
 
