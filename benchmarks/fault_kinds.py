@@ -127,11 +127,7 @@ class Trials:
 
 
 class KilledWriting:
-  """Kills a process while it writes the results of a finished run, after a random number of bytes.
-
-  Args:
-    config, folder, stages, rng: as in `Trials`.
-  """
+  """Kills a process while it writes the results of a finished run, after a random number of bytes."""
 
   mode, name = "", ""  # the command's mode, and the name of what it writes
 

@@ -84,12 +84,8 @@ def rows_of_labels(
 ) -> PyTree:
   """Moves the rows of split arrays to where `like` has their labels; for other labels it has its own rows.
 
-  Args:
-    tree: arrays of other labels.
-    like: arrays of the labels wanted.
-    rules: as for `shard_tree`.
-    keys: of the labels of `tree`, and of those of `like`.
-    most: arrays that have a row for each label are padded by less than so many rows.
+  `keys` are those of the labels of `tree`, and of `like`. Arrays that have a row for each label are padded by
+  less than `most` rows.
   """
   at = dict(reversed([(key, row) for row, key in enumerate(keys[0])]))  # the first of several
   ids = np.array([at.get(key, -1) for key in keys[1]])

@@ -38,9 +38,8 @@ def choose(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float,
   """Returns the chunk sizes that a config leaves open: the largest that fit and still gain speed.
 
   Args:
-    config: the run's config, including its mesh.
-    sizes: of its data and encoder.
-    memory_bytes: memory of one device; 0 if unknown.
+    config, sizes: of a run.
+    memory_bytes: of one device; 0 if unknown.
     kind: 'gpu', 'tpu' or 'cpu'; for 'cpu', or if the memory is unknown, the sizes are constants.
 
   Returns:

@@ -79,11 +79,7 @@ def claim(
 ) -> None:
   """Writes config.json; refuses a folder where something was trained with other settings.
 
-  Args:
-    config: the settings to train with.
-    begun: the settings that the folder has; None if it has none.
-    workdir: the run's folder.
-    leaving_open: keys that may differ from what the folder has.
+  `begun` are those that the folder has, if any, from which the keys in `leaving_open` may differ.
   """
   path = workdir / "config.json"
   stays: tuple[str, ...] = ()

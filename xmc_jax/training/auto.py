@@ -41,12 +41,8 @@ def train_and_test(
 ) -> dict[str, float]:
   """Runs `--mode=train` of a config with `auto.minutes`; the same call goes on from where it was stopped.
 
-  The time to read the data, and to prepare them for the first member, is not counted.
-
-  Args:
-    config: checked already.
-    workdir: becomes the folder of the combined runs, which are in its `members/`.
-    owns_process: whether a stop request may end this process.
+  The time to read the data, and to prepare them for the first member, is not counted. `workdir` becomes the
+  folder of the combined runs, which are in its `members/`.
 
   Returns:
     The test metrics of the combination, as fractions; none if no test row has a label.

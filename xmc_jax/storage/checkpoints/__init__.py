@@ -53,15 +53,9 @@ class TrainingRecord:
     return {**dataclasses.asdict(self), "seconds": dict(seconds)}
 
   def add_score(self, step: int, score: float, patience: int) -> bool:
-    """Notes the validation of a step.
+    """Notes the score of a step, where higher is better; returns whether it is the best so far.
 
-    Args:
-      step: the step.
-      score: its score; higher is better.
-      patience: stop after this many validations without a better score; 0 never stops.
-
-    Returns:
-      Whether it is the best so far.
+    The training stops after `patience` scores that are no better; 0 never stops it.
     """
     self.unscored = False
     if self.best is None or score > self.best:

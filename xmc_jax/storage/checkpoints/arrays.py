@@ -46,10 +46,8 @@ def write(folder: Path, state: PyTree, refreshed: PyTree) -> None:
 def restore(folder: Path, state: PyTree) -> tuple[PyTree, PyTree]:
   """Reads `(state, refreshed)` of a step; collective.
 
-  Args:
-    folder: a finished step.
-    state: arrays or ShapeDtypeStructs with the shardings to restore to. An array whose rows are split may
-      have more or fewer rows than the saved one: another mesh rounds up to another number.
+  `state` has arrays or ShapeDtypeStructs with the shardings to restore to. An array whose rows are split may
+  have more or fewer rows than the saved one: another mesh rounds up to another number.
   """
   template = jax.tree.map(ocp.utils.to_shape_dtype_struct, _as_dict(state))
   strict = _differs_in_more_than_padding(_saved(folder), template)
