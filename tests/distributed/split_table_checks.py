@@ -30,7 +30,7 @@ def rows_are_those_of_the_whole_table(rng) -> None:
   subset = np.arange(5, 5000, 7)
   found = [table[:], table[ids], table.take(subset)[:], table.take(subset)[ids % 700]]
   wanted = [array, array[ids], array[subset], array[subset][ids % 700]]
-  for one, other in zip(found + [split_table.columns(table, np.s_[3:])[:]], wanted + [array[:, 3:]]):
+  for one, other in zip(found + [table.map(lambda rows: rows[:, 3:])[:]], wanted + [array[:, 3:]]):
     assert one.tobytes() == np.ascontiguousarray(other).tobytes()
   assert not len(table[np.zeros(0, int)])
   for wrong in (np.s_[:, :3], np.ones(len(array), bool), 3):

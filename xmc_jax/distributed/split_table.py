@@ -91,6 +91,10 @@ class SplitTable:
     """Returns a table of rows in rising order; they stay where they are."""
     return SplitTable(self.own[self._held(rows)[1]], np.searchsorted(rows, self._starts))
 
+  def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "SplitTable":
+    """Returns a table with `[m, D] -> [m, D']` applied to each process's rows themselves, not to a copy."""
+    return SplitTable(np.asarray(function(self.own), np.float32), self._starts)
+
   def inner_products(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Returns `[b, C]` inner products of queries `[b, D]` with their rows `[b, C]`; collective."""
     places = rows - self.first
@@ -158,10 +162,9 @@ def columns(table: AnyTable, chosen: slice | np.ndarray) -> AnyTable:
 
 
 def map_rows(table: AnyTable, function: Callable[[np.ndarray], np.ndarray]) -> AnyTable:
-  """Applies `[n, D] -> [n, D']` to a table, or to the rows of each process: these themselves, not a copy."""
-  if isinstance(table, SplitTable):
-    return cast(AnyTable, SplitTable(np.asarray(function(table.own), np.float32), table._starts))
-  return cast(AnyTable, function(cast(np.ndarray, table)))
+  """Applies `[n, D] -> [n, D']` to a table, or to the rows of each process."""
+  found = table.map(function) if isinstance(table, SplitTable) else function(cast(np.ndarray, table))
+  return cast(AnyTable, found)
 
 
 def used_columns(table: Table) -> np.ndarray:
