@@ -143,10 +143,6 @@ def test_a_place_that_cannot_be_written(tmp_path):
 # --- damage ---
 
 
-def _files(folder):
-  return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-
-
 def _hurt(path, how):
   content = bytearray(path.read_bytes())
   if how == "truncated":
@@ -167,7 +163,8 @@ def test_damage_to_any_file_is_named_and_set_aside_and_the_one_before_is_used(ho
   source = StepFolder(tmp_path / "whole")
   for step in (3, 6):
     source.save(step, _state(step), REFRESHED, HOST)
-  names = _files(tmp_path / "whole" / "6")
+  whole = tmp_path / "whole" / "6"
+  names = sorted(path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file())
   assert len(names) > 6 and checksums.FILE_NAME in names
   for number, name in enumerate(names):
     folder = tmp_path / str(number)

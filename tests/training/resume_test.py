@@ -1,7 +1,6 @@
 """Kill -9 at any point, the same command again: the end is, bit by bit, that of a run never stopped."""
 
 import contextlib
-import pathlib
 import re
 import shutil
 import sys
@@ -25,7 +24,6 @@ from xmc_jax.storage import checksums
 from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.training import loop
 
-HERE = pathlib.Path(__file__).parents[1]
 # Runs the command line, and kills itself before a call of a function: its owner, its name and how many calls.
 DRIVER = """
 import os, pkgutil, signal
