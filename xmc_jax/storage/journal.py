@@ -141,7 +141,8 @@ def without(batches: Sequence[Batch], gone: set[str]) -> list[Batch]:
   left = []
   for batch in batches:
     rows = [row for row, text in enumerate(batch.texts) if text not in gone]
-    ids, texts, labels = ([column[row] for row in rows] for column in batch[:3])
+    of_rows = [(batch.ids[row], batch.texts[row], batch.labels[row]) for row in rows]
+    ids, texts, labels = zip(*of_rows) if rows else ((), (), ())
     left.append(Batch(ids, texts, labels, batch.new_labels))
   used = {key for batch in left for of_text in batch.labels for key in of_text}
   named = [
