@@ -196,18 +196,13 @@ _TRANSFORMER = {
   **_SAVED_OFTEN,
 }
 _SETTINGS = {
-  "fresh": {
-    "method.labels": "in_batch",
-    "method.num_fresh_negatives": 6,
-    **_SAVED_OFTEN,
-  },  # a cache of labels
+  "fresh": {"method.labels": "in_batch", "method.num_fresh_negatives": 6, **_SAVED_OFTEN},  # a label cache
   "dexa": _DEXA,
   "unidec": _UNIDEC,
   "prime": {**tiny_runs.PRIME, **_CLUSTERED, "encoder.embedding_dropout": 0.0},
   "ramen": _RAMEN,
   "ramen_pretrained": _RAMEN_PRETRAINED,
   "bert": _TRANSFORMER,
-  "distilbert": _TRANSFORMER,
   "rae_xmc": {
     **tiny_runs.RAE_XMC,
     "method.point_positive_weight": 0.5,
@@ -222,8 +217,8 @@ _SETTINGS = {
 def test_refreshes_and_tables_resume_bit_identically(method, graph_data, tmp_path):
   """What refreshes made is saved: made anew from later parameters it would be another."""
   settings = _SETTINGS.get(method)
-  if method in ("bert", "distilbert"):
-    settings = {**settings, "encoder.name": str(tiny_runs.tiny_bert(tmp_path / "encoder", method))}
+  if method == "bert":
+    settings = {**settings, "encoder.name": str(tiny_runs.tiny_bert(tmp_path / "encoder"))}
   if method == "classifier":
     commands.train_and_test(tiny_runs.config(graph_data, **_DEXA), tmp_path / "encoder")
     settings = {**tiny_runs.CLASSIFIER, **_CLUSTERED, "data.path": "", "eval.num_candidates": 20}
