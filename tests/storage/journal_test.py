@@ -64,12 +64,12 @@ while True:
   known = [batch for batch in journal.batches if batch.ids]
   if how == "learn" or not known:
     ids = list(range(journal.next_id, journal.next_id + 3))
-    print("learn", *ids, flush=True)
+    print(" ".join(map(str, ["learn", *ids])), flush=True)  # at once, as a kill may come between words
     texts = [f"<{number}>" * 500 for number in ids]
     journal.append(Batch(ids, texts, [["a"]] * 3, {"a": "b" * 99}))
   else:
     gone = chosen.choice(known).texts[:1] if how == "unlearn" else known[-1].texts
-    print("unlearn", *(text[1 : text.index(">")] for text in gone), flush=True)
+    print(" ".join(["unlearn", *(text[1 : text.index(">")] for text in gone)]), flush=True)
     journal.replace(without(journal.batches, set(gone)))
   print("done", flush=True)
 """
