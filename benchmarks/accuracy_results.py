@@ -42,14 +42,7 @@ class Judge:
     self._with = {"ks": tuple(k for k in _KS if k <= settings.k), "inverse_propensity": inverse}
 
   def outcome(self, seed: int, result: Result, machine: str, reference: np.ndarray | None) -> dict:
-    """Builds a seed's part of a row's file.
-
-    Args:
-      seed: the seed.
-      result: the result of this seed.
-      machine: the machine that it ran on.
-      reference: XR-Linear's ids `[n, DEPTH]`; None if there are none, or the row is XR-Linear itself.
-    """
+    """Builds a seed's part of a row's file; `reference` is XR-Linear's ids `[n, DEPTH]`, if there are any."""
     means = metrics.evaluate(result.ids, self._truth, **self._with)
     intervals = metrics.bootstrap_intervals(result.ids, self._truth, seed=0, **self._with)
     names = [name for name in KEPT if name in means]
@@ -70,13 +63,7 @@ class Judge:
 
 
 def keep(path: pathlib.Path, row: dict, outcome: dict) -> None:
-  """Writes a seed's outcome into a row's file; replaces an earlier outcome of this seed.
-
-  Args:
-    path: docs/results/accuracy/SET/ROW.json.
-    row: what all its seeds share: 'what', 'set', 'test_points', 'asked', 'settings'.
-    outcome: as `Judge.outcome` returns it.
-  """
+  """Writes a seed's outcome, in place of an earlier one, beside what all seeds of the row share."""
   others = [seed for seed in read(path).get("seeds", ()) if seed["seed"] != outcome["seed"]]
   kept = {**row, "seeds": sorted([*others, outcome], key=lambda seed: seed["seed"])}
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ import torch
 import transformers
 
 from benchmarks import flags
-from benchmarks.paired_timing import compare
+from benchmarks.paired_timing import System, compare
 from xmc_jax import data, models
 from xmc_jax.models.locate import locate
 from xmc_jax.retrieval import embed_table
@@ -58,28 +58,19 @@ def pooled(hidden, mask):
   return torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
 
 
-class Ours:
+def ours(options, texts) -> System:
   """Embeds texts as `predict` and every refresh do: texts of similar length share a batch."""
+  embedder = embedder_of(options.folder)
+  params = jax.device_put(embedder.init(jax.random.key(0)))
+  apply = jax.jit(embedder.embed)
+  tokenizer = data.load_tokenizer(options.folder)
+  sizes = {"batch_size": options.batch_size, "max_length": options.max_length}
 
-  name = "xmc_jax"
+  def run():
+    tokens = data.encode_texts(tokenizer, texts, options.max_length)
+    return embed_table(lambda part, ids: apply(params, part), tokens, packed=True, **sizes)
 
-  def __init__(self, options, texts):
-    embedder = embedder_of(options.folder)
-    self._params = jax.device_put(embedder.init(jax.random.key(0)))
-    self._apply = jax.jit(embedder.embed)
-    self._tokenizer = data.load_tokenizer(options.folder)
-    self._options, self._texts = options, texts
-
-  def run(self):
-    tokens = data.encode_texts(self._tokenizer, self._texts, self._options.max_length)
-    self.num_tokens = int(tokens.lengths.sum())
-    return embed_table(
-      lambda part, ids: self._apply(self._params, part),
-      tokens,
-      batch_size=self._options.batch_size,
-      max_length=self._options.max_length,
-      packed=True,
-    )
+  return System("xmc_jax", run)
 
 
 def sentence_model(folder, max_length):
@@ -90,119 +81,106 @@ def sentence_model(folder, max_length):
   return sentence_transformers.SentenceTransformer(modules=modules, device="cpu")
 
 
-class Sentences:
+def sentences(options, texts) -> System:
   """Embeds texts with `SentenceTransformer.encode`, which makes its own batches."""
-
-  name = "sentence-transformers"
-
-  def __init__(self, options, texts):
-    self._model = sentence_model(options.folder, options.max_length)
-    self._options, self._texts = options, texts
-
-  def run(self):
-    return self._model.encode(self._texts, batch_size=self._options.batch_size)
+  model = sentence_model(options.folder, options.max_length)
+  return System("sentence-transformers", lambda: model.encode(texts, batch_size=options.batch_size))
 
 
-class HuggingFace:
-  """Embeds texts with Hugging Face's model and tokenizer, batch by batch in the texts' order."""
+def padded_to_longest(name, options, texts, hidden_of) -> System:
+  """Embeds texts batch by batch in their order; `hidden_of` returns PyTorch's `[n, T, D]` of a batch."""
+  tokenizer = transformers.AutoTokenizer.from_pretrained(options.folder)
+  limit = {"truncation": True, "max_length": options.max_length}
 
-  name = "Hugging Face, padded to longest"
-
-  def __init__(self, options, texts):
-    self._tokenizer = transformers.AutoTokenizer.from_pretrained(options.folder)
-    self._model = transformers.AutoModel.from_pretrained(options.folder).eval()
-    self._options, self._texts = options, texts
-
-  def _hidden(self, batch):
-    with torch.inference_mode():
-      return self._model(batch["input_ids"], batch["attention_mask"])[0]
-
-  def run(self):
-    size, found = self._options.batch_size, []
-    for start in range(0, len(self._texts), size):
-      batch = self._tokenizer(
-        self._texts[start : start + size],
-        truncation=True,
-        max_length=self._options.max_length,
-        padding="longest",
-        return_tensors="pt",
-      )
-      found.append(pooled(self._hidden(batch), batch["attention_mask"]).numpy())
+  def run():
+    found = []
+    for start in range(0, len(texts), options.batch_size):
+      part = texts[start : start + options.batch_size]
+      batch = tokenizer(part, padding="longest", return_tensors="pt", **limit)
+      found.append(pooled(hidden_of(batch), batch["attention_mask"]).numpy())
     return np.concatenate(found)
 
+  return System(f"{name}, padded to longest", run)
 
-class Onnx(HuggingFace):
+
+def hugging_face(options, texts) -> System:
+  """Embeds texts with Hugging Face's model and tokenizer."""
+  model = transformers.AutoModel.from_pretrained(options.folder).eval()
+
+  @torch.inference_mode()
+  def hidden_of(batch):
+    return model(batch["input_ids"], batch["attention_mask"])[0]
+
+  return padded_to_longest("Hugging Face", options, texts, hidden_of)
+
+
+def onnx(options, texts) -> System:
   """Embeds texts with the same model in ONNX Runtime."""
+  import onnxruntime
+  from onnxruntime.transformers import optimizer
 
-  name = "ONNX Runtime, padded to longest"
+  model = transformers.AutoModel.from_pretrained(options.folder, attn_implementation="eager").eval()
+  path = os.path.join(options.folder_of_files, "model.onnx")
+  torch.onnx.export(
+    model,
+    (torch.ones(2, 8, dtype=torch.long), torch.ones(2, 8, dtype=torch.long)),
+    path,
+    dynamo=False,
+    input_names=["input_ids", "attention_mask"],
+    output_names=["hidden"],
+    dynamic_axes={name: {0: "n", 1: "t"} for name in ("input_ids", "attention_mask", "hidden")},
+  )
+  sizes = {"num_heads": model.config.num_attention_heads, "hidden_size": model.config.hidden_size}
+  fused = optimizer.optimize_model(path, "bert", **sizes)
+  print(f"ONNX Runtime fused {fused.get_fused_operator_statistics()}", flush=True)
+  fused.save_model_to_file(path)
+  threads = onnxruntime.SessionOptions()
+  threads.intra_op_num_threads = 2
+  session = onnxruntime.InferenceSession(path, threads, providers=["CPUExecutionProvider"])
 
-  def __init__(self, options, texts):
-    import onnxruntime
-    from onnxruntime.transformers import optimizer
-
-    super().__init__(options, texts)
-    model = transformers.AutoModel.from_pretrained(options.folder, attn_implementation="eager").eval()
-    path = os.path.join(options.folder_of_files, "model.onnx")
-    torch.onnx.export(
-      model,
-      (torch.ones(2, 8, dtype=torch.long), torch.ones(2, 8, dtype=torch.long)),
-      path,
-      dynamo=False,
-      input_names=["input_ids", "attention_mask"],
-      output_names=["hidden"],
-      dynamic_axes={name: {0: "n", 1: "t"} for name in ("input_ids", "attention_mask", "hidden")},
-    )
-    sizes = {"num_heads": model.config.num_attention_heads, "hidden_size": model.config.hidden_size}
-    fused = optimizer.optimize_model(path, "bert", **sizes)
-    print(f"ONNX Runtime fused {fused.get_fused_operator_statistics()}", flush=True)
-    fused.save_model_to_file(path)
-    threads = onnxruntime.SessionOptions()
-    threads.intra_op_num_threads = 2
-    self._session = onnxruntime.InferenceSession(path, threads, providers=["CPUExecutionProvider"])
-
-  def _hidden(self, batch):
+  def hidden_of(batch):
     inputs = {name: batch[name].numpy() for name in ("input_ids", "attention_mask")}
-    return torch.from_numpy(self._session.run(["hidden"], inputs)[0])
+    return torch.from_numpy(session.run(["hidden"], inputs)[0])
+
+  return padded_to_longest("ONNX Runtime", options, texts, hidden_of)
 
 
-class OursAlone:
+def ours_alone(options, batch, trains) -> System:
   """Runs the encoder on one batch: vectors, or loss and gradients of an in-batch softmax."""
+  embedder = embedder_of(options.folder)
 
-  def __init__(self, options, batch, trains):
-    self.name = f"xmc_jax, {'train' if trains else 'forward'}"
-    embedder = embedder_of(options.folder)
+  def loss(params, ids, mask):
+    vectors = embedder.apply(params, ids, mask)
+    scores = vectors[0::2] @ vectors[1::2].T / _TEMPERATURE
+    return -jnp.diag(jax.nn.log_softmax(scores)).mean()
 
-    def loss(params, ids, mask):
-      vectors = embedder.apply(params, ids, mask)
-      scores = vectors[0::2] @ vectors[1::2].T / _TEMPERATURE
-      return -jnp.diag(jax.nn.log_softmax(scores)).mean()
+  inputs = jax.device_put((embedder.init(jax.random.key(0)), *batch))
+  program = jax.jit(jax.value_and_grad(loss) if trains else embedder.apply)
 
-    self._inputs = jax.device_put((embedder.init(jax.random.key(0)), *batch))
-    self._program = jax.jit(jax.value_and_grad(loss) if trains else embedder.apply)
+  def run():
+    found = jax.block_until_ready(program(*inputs))
+    return np.asarray(found[0] if trains else found)
 
-  def run(self):
-    found = jax.block_until_ready(self._program(*self._inputs))
-    return np.asarray(found[0] if isinstance(found, tuple) else found)
+  return System(f"xmc_jax, {'train' if trains else 'forward'}", run)
 
 
-class TorchAlone:
+def torch_alone(options, batch, trains) -> System:
   """Runs Hugging Face's model in PyTorch on one batch, without dropout, in the same way."""
+  model = transformers.AutoModel.from_pretrained(options.folder).eval()
+  ids, mask = map(torch.from_numpy, batch)
 
-  def __init__(self, options, batch, trains):
-    self.name, self._trains = "torch", trains
-    self._model = transformers.AutoModel.from_pretrained(options.folder).eval()
-    self._ids, self._mask = map(torch.from_numpy, batch)
-
-  def run(self):
-    self._model.zero_grad()
-    with torch.set_grad_enabled(self._trains):
-      vectors = pooled(self._model(self._ids, self._mask)[0], self._mask)
-      if not self._trains:
+  def run():
+    model.zero_grad()
+    with torch.set_grad_enabled(trains):
+      vectors = pooled(model(ids, mask)[0], mask)
+      if not trains:
         return vectors.numpy()
       scores = vectors[0::2] @ vectors[1::2].T / _TEMPERATURE
       loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)))
     loss.backward()
     return np.asarray(loss.item())
+
+  return System("torch", run)
 
 
 def measure_one_batch(options) -> None:
@@ -215,7 +193,7 @@ def measure_one_batch(options) -> None:
     )
     batch = [said[name].astype(np.int32) for name in ("input_ids", "attention_mask")]
     for trains in (False, True):
-      systems = [kind(options, batch, trains) for kind in (OursAlone, TorchAlone)]
+      systems = [kind(options, batch, trains) for kind in (ours_alone, torch_alone)]
       if (difference := np.abs(systems[0].run() - systems[1].run()).max()) > 1e-3:
         raise SystemExit(f"not the same: vectors or losses differ by {difference:.1e}")
       print(f"{batch[0].shape}, padded to {padding}; agree to {difference:.1e}", flush=True)
@@ -249,18 +227,19 @@ def main() -> None:
 def measure(options) -> None:
   """Times each peer in turn with ours."""
   texts = titles(options.texts)
-  ours = Ours(options, texts)
+  own = ours(options, texts)
   start = time.perf_counter()
-  wanted = ours.run()
+  wanted = own.run()
   print(f"{len(texts):,} texts; first run with compilation {time.perf_counter() - start:.1f} s", flush=True)
-  for peer in (Sentences, HuggingFace, Onnx):
+  for peer in (sentences, hugging_face, onnx):
     theirs = peer(options, texts)
     difference = np.abs(theirs.run() - wanted).max()
     if difference > 1e-4:
       raise SystemExit(f"{theirs.name}: vectors differ by {difference:.1e}")
     print(f"{theirs.name}: vectors agree to {difference:.1e}")
-    compare(ours, theirs, options.rounds)
-  print(f"{ours.num_tokens / len(texts):.1f} tokens a text")
+    compare(own, theirs, options.rounds)
+  tokens = data.encode_texts(data.load_tokenizer(options.folder), texts, options.max_length)
+  print(f"{tokens.lengths.sum() / len(texts):.1f} tokens a text")
 
 
 if __name__ == "__main__":

@@ -45,12 +45,9 @@ def read(split: data.Split, folder: pathlib.Path, k: int) -> tuple[Ranking, dict
 
 
 def ranked(scores: sp.csr_matrix, filtered, k: int) -> Ranking:
-  """Ranks the k best entries of each row, best first, ties by ascending id; leaves out filtered pairs.
+  """Ranks the k best entries of each row of CSR `[n, L]`, best first, ties by ascending id.
 
-  Args:
-    scores: CSR `[n, L]`; stored entries of any sign count, stored zeros included.
-    filtered: CSR `[n, L]`, pairs that are neither hit nor miss.
-    k: the number of labels per row.
+  Entries of any sign count, stored zeros included; pairs in `filtered` are left out.
   """
   num_rows, num_labels = scores.shape
   rows = np.repeat(np.arange(num_rows), np.diff(scores.indptr))

@@ -1,5 +1,6 @@
 """Kinds of faults: what is done to a process, and what must hold after the fault and at the end."""
 
+import functools
 import os
 import pathlib
 import random
@@ -10,7 +11,7 @@ import sys
 import time
 
 _ROOT = pathlib.Path(__file__).parents[1]
-_AFTER_TRAINING = ("fuse", "test")  # stages that save only their result
+_AFTER_TRAINING = {"fuse", "test"}  # stages that save only their result
 _TRIALS_OF_A_RUN = 7  # then a new run begins, which prepares its data again
 _NUM_TEXTS = 20_000
 
@@ -37,24 +38,38 @@ class Trials:
     folder: where its runs are written; the run `undisturbed` must be there already.
     stages: by name, the seconds of each entry into the stage in an undisturbed run.
     rng: chooses stages and moments.
+    name: begins the names of the runs' folders.
+    number: the signal.
+    damages: whether the newest checkpoint is damaged after the signal.
+    stage: the only stage that is disturbed; '' is any of the training.
 
   Attributes:
     count, runs: number of trials so far, and of runs.
     lost: for each trial, the number of started steps that are not in the checkpoint to resume from.
   """
 
-  signal, is_damaging = signal.SIGKILL, False
-
-  def __init__(self, config: pathlib.Path, folder: pathlib.Path, stages: dict, rng: random.Random):
+  def __init__(
+    self,
+    config: pathlib.Path,
+    folder: pathlib.Path,
+    stages: dict,
+    rng: random.Random,
+    name: str = "killed",
+    number: signal.Signals = signal.SIGKILL,
+    damages: bool = False,
+    stage: str = "",
+  ):
     self._config, self._folder, self._rng = config, folder, rng
-    self._stages = {name: entries for name, entries in stages.items() if name not in _AFTER_TRAINING}
+    self._name, self._signal, self._damages = name, number, damages
+    names = [stage] if stage else stages.keys() - _AFTER_TRAINING
+    self._stages = {name: stages[name] for name in names}
     self.count, self.runs, self.lost = 0, 0, []
     self._damaged: pathlib.Path | None = None  # a damaged checkpoint that no error message has named yet
 
   def run(self, count: int) -> None:
     """Disturbs runs until there were `count` trials; then lets each run end and compares it."""
     while self.count < count:
-      workdir = self._folder / f"{type(self).__name__}-{self.runs}"
+      workdir = self._folder / f"{self._name}-{self.runs}"
       self.runs += 1
       until = min(count, self.count + _TRIALS_OF_A_RUN)
       while self.count < until and self._disturbed(workdir):
@@ -77,12 +92,12 @@ class Trials:
     entry = self._rng.randrange(min(8, len(self._stages[stage]))) + 1
     seconds = self._rng.uniform(0, self._stages[stage][entry - 1])
     pathlib.Path(f"{workdir}.steps").unlink(missing_ok=True)
-    ended = self._start(workdir, f"{stage},{entry},{seconds},{int(self.signal)}")
+    ended = self._start(workdir, f"{stage},{entry},{seconds},{int(self._signal)}")
     if ended.returncode == 0 and "written to" in ended.stdout:
       return False
-    what = f"{type(self).__name__} in entry {entry} of {stage}, after {seconds:.3f} s"
-    expect(ended.returncode == (0 if self.signal == signal.SIGTERM else -9), what, ended)
-    if self.is_damaging:
+    what = f"{self._name} in entry {entry} of {stage}, after {seconds:.3f} s"
+    expect(ended.returncode == (0 if self._signal == signal.SIGTERM else -9), what, ended)
+    if self._damages:
       self._damage(workdir)
     self.lost.append(self._lost(workdir))
     return True
@@ -111,31 +126,8 @@ class Trials:
     self._damaged = step
 
 
-class Stopped(Trials):
-  """Asks the process to stop (SIGTERM)."""
-
-  signal = signal.SIGTERM
-
-
-class Damaged(Trials):
-  """Kills the process, then damages the newest checkpoint."""
-
-  is_damaging = True
-
-
-class KilledPreparing(Trials):
-  """Kills the process while it prepares data; every run prepares its own data."""
-
-  def __init__(self, config, folder, stages, rng):
-    super().__init__(config, folder, {"prepare": stages["prepare"]}, rng)
-
-
 class KilledWriting:
-  """Kills a process while it writes the results of a finished run, after a random number of bytes.
-
-  Args:
-    config, folder, stages, rng: as in `Trials`.
-  """
+  """Kills a process while it writes the results of a finished run, after a random number of bytes."""
 
   mode, name = "", ""  # the command's mode, and the name of what it writes
 
@@ -155,14 +147,13 @@ class KilledWriting:
         self.count += 1
         self.check_killed(killed)
       self._write(killed)
-      self.check_whole(killed, whole)
+      for path in (whole, *whole.rglob("*")):
+        other = killed / path.relative_to(whole)
+        expect(path.is_dir() or other.read_bytes() == path.read_bytes(), f"{other} is another after kills")
       self.remove(killed)
 
   def check_killed(self, place: pathlib.Path) -> None:
     """Checks what a killed process has left; subclasses may override it."""
-
-  def check_whole(self, place: pathlib.Path, undisturbed: pathlib.Path) -> None:
-    expect(place.read_bytes() == undisturbed.read_bytes(), f"{place} is another after kills")
 
   def remove(self, place: pathlib.Path) -> None:
     place.unlink()
@@ -227,12 +218,6 @@ class KilledExporting(KilledWriting):
     expected = tiny_runs.NUM_LABELS if self.runs % 2 == 0 else 0
     expect(len(found) == expected, f"{len(found)} labels after a kill, not {expected}")
 
-  def check_whole(self, place, undisturbed):
-    for path in sorted(undisturbed.rglob("*")):
-      if path.is_file():
-        other = place / path.relative_to(undisturbed)
-        expect(other.read_bytes() == path.read_bytes(), f"{other} is another after kills")
-
   def remove(self, place):
     if self.runs % 2 == 0:
       shutil.rmtree(place)
@@ -254,11 +239,11 @@ def _stamp(place: pathlib.Path) -> int:
 
 KINDS = {
   "kill -9": Trials,
-  "kill -9 while data are prepared": KilledPreparing,
+  "kill -9 while data are prepared": functools.partial(Trials, name="preparing", stage="prepare"),
   "kill -9 while predictions are written": KilledPredicting,
   "kill -9 while a run is exported": KilledExporting,
-  "kill -9, then a damaged checkpoint": Damaged,
-  "SIGTERM": Stopped,
+  "kill -9, then a damaged checkpoint": functools.partial(Trials, name="damaged", damages=True),
+  "SIGTERM": functools.partial(Trials, name="stopped", number=signal.SIGTERM),
 }
 
 

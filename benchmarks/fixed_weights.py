@@ -26,12 +26,7 @@ _SHOWN = ("P@1", "P@5", "PSP@1", "PSP@5", "R@10", "R@100")
 
 
 def pooled(runs: list[tuple[np.ndarray, ...]], strength: float) -> np.ndarray:
-  """Fits weights and intercept `[F + 1]` to the candidates of several runs.
-
-  Args:
-    runs: for each run, its candidates' features `[n, F]`, and `[n]` which of them are right.
-    strength: scikit-learn's C.
-  """
+  """Fits weights and intercept `[F + 1]` to runs' candidates: features `[n, F]`, and which are right."""
   sizes = [len(values) for values, _ in runs]
   each = np.repeat([np.mean(sizes) / size for size in sizes], sizes)
   values, right = (np.concatenate(arrays) for arrays in zip(*runs))

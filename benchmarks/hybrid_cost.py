@@ -34,11 +34,7 @@ _NOISE = 0.6  # length of the noise, for centres of length 1
 
 
 class World:
-  """Generates texts, vectors around the centres of their topics, and truth.
-
-  Args:
-    width: D, the width of the vectors.
-  """
+  """Generates texts, vectors `[n, width]` around the centres of their topics, and truth."""
 
   def __init__(self, width: int):
     self._rng = np.random.default_rng(0)

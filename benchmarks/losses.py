@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import children, flags, paired_timing
+from benchmarks.paired_timing import System
 from xmc_jax import losses
 from xmc_jax.ops import streaming_loss
 
@@ -49,21 +50,21 @@ def positives_of(rng, num_rows, num_labels):
   return np.array(drawn, np.int32)
 
 
-class Ours:
-  """Runs a loss of ours, jitted with its gradients; `loss` returns a loss of each row."""
+def ours(name, loss, inputs, by) -> System:
+  """Returns a loss of ours, compiled with its gradients; `loss` returns a loss of each row."""
 
-  def __init__(self, name, loss, inputs, by):
-    self.name, self._inputs = name, jax.device_put(inputs)
+  def total(*inputs):
+    per_row = loss(*inputs)
+    return per_row.sum(), per_row
 
-    def total(*inputs):
-      per_row = loss(*inputs)
-      return per_row.sum(), per_row
+  inputs = jax.device_put(inputs)
+  program = jax.jit(jax.grad(total, argnums=by, has_aux=True)).lower(*inputs).compile()
 
-    self._program = jax.jit(jax.grad(total, argnums=by, has_aux=True)).lower(*self._inputs).compile()
-
-  def run(self):
-    gradients, per_row = jax.block_until_ready(self._program(*self._inputs))
+  def run():
+    gradients, per_row = jax.block_until_ready(program(*inputs))
     return per_row, *gradients
+
+  return System(name, run)
 
 
 def streaming(inputs, chunk, kind="decoupled_softmax", **more):
@@ -71,7 +72,7 @@ def streaming(inputs, chunk, kind="decoupled_softmax", **more):
     settings = {"chunk": chunk, "temperature": _TEMPERATURE, "weights": weights, **_KINDS[kind], **more}
     return streaming_loss(kind, queries, labels, positives, **settings)
 
-  return Ours(f"xmc_jax {kind} {more or ''}".strip(), loss, inputs, (0, 1))
+  return ours(f"xmc_jax {kind} {more or ''}".strip(), loss, inputs, (0, 1))
 
 
 def dense_soft_top_k(scores, positives):
@@ -79,64 +80,58 @@ def dense_soft_top_k(scores, positives):
     labels = jnp.zeros(scores.shape, bool).at[jnp.arange(len(scores))[:, None], positives].set(True)
     return losses.soft_top_k_loss(scores, labels, **_KINDS["soft_top_k"])
 
-  return Ours("xmc_jax soft_top_k", loss, (scores, positives), (0,))
+  return ours("xmc_jax soft_top_k", loss, (scores, positives), (0,))
 
 
-class TorchStreaming:
-  """Runs PyTorch's autograd on the whole score matrix."""
+def torch_streaming(inputs) -> System:
+  """Returns PyTorch's autograd on the whole score matrix."""
+  import torch
 
-  name = "torch, dense"
+  from benchmarks.full_label_torch import decoupled_softmax
 
-  def __init__(self, inputs):
-    import torch
+  torch.set_num_threads(2)
+  queries, labels, positives, weights = map(torch.from_numpy, inputs)
+  queries.requires_grad_(), labels.requires_grad_()
 
-    from benchmarks.full_label_torch import decoupled_softmax
-
-    torch.set_num_threads(2)
-    self._loss = decoupled_softmax
-    self._queries, self._labels, self._positives, self._weights = map(torch.from_numpy, inputs)
-    self._queries.requires_grad_(), self._labels.requires_grad_()
-
-  def run(self):
-    self._queries.grad = self._labels.grad = None
-    scores = (self._queries / _TEMPERATURE) @ self._labels.T
-    per_row = self._loss(scores, self._positives, self._positives, self._weights)
+  def run():
+    queries.grad = labels.grad = None
+    scores = (queries / _TEMPERATURE) @ labels.T
+    per_row = decoupled_softmax(scores, positives, positives, weights)
     per_row.sum().backward()
-    return per_row.detach().numpy(), self._queries.grad.numpy(), self._labels.grad.numpy()
+    return per_row.detach().numpy(), queries.grad.numpy(), labels.grad.numpy()
+
+  return System("torch, dense", run)
 
 
-class TorchSoftTopK:
-  """Runs the paper's algorithm in eager PyTorch: log z for z = sigmoid(alpha (s + t)), t by bisection."""
+def torch_soft_top_k(scores, positives) -> System:
+  """Returns the paper's algorithm in eager PyTorch: log z for z = sigmoid(alpha (s + t)), t by bisection."""
+  import torch
 
-  name = "torch, halvings"
+  torch.set_num_threads(2)
+  scores, positives = torch.from_numpy(scores), torch.from_numpy(positives).long()
+  k, alpha = _KINDS["soft_top_k"].values()
 
-  def __init__(self, scores, positives):
-    import torch
-
-    self._torch = torch
-    torch.set_num_threads(2)
-    self._scores, self._positives = torch.from_numpy(scores), torch.from_numpy(positives).long()
-
-  def run(self):
-    torch, (k, alpha) = self._torch, _KINDS["soft_top_k"].values()
-    low = -self._scores.amax(1, keepdim=True) - 10 / alpha
-    high = -self._scores.amin(1, keepdim=True) + 10 / alpha
+  def run():
+    low = -scores.amax(1, keepdim=True) - 10 / alpha
+    high = -scores.amin(1, keepdim=True) + 10 / alpha
     for _ in range(_HALVINGS):
       middle = (low + high) / 2
-      too_few = torch.sigmoid(alpha * (self._scores + middle)).sum(1, keepdim=True) < k
+      too_few = torch.sigmoid(alpha * (scores + middle)).sum(1, keepdim=True) < k
       low, high = torch.where(too_few, middle, low), torch.where(too_few, high, middle)
-    logits = alpha * (self._scores + (low + high) / 2)
+    logits = alpha * (scores + (low + high) / 2)
     z = torch.sigmoid(logits)
-    per_row = -torch.nn.functional.logsigmoid(logits).gather(1, self._positives).mean(1)
-    cotangent = torch.zeros_like(z).scatter_(1, self._positives, -1 / _POSITIVES)
+    per_row = -torch.nn.functional.logsigmoid(logits).gather(1, positives).mean(1)
+    cotangent = torch.zeros_like(z).scatter_(1, positives, -1 / _POSITIVES)
     slopes, direct = z * (1 - z), cotangent * (1 - z)
     shared = direct.sum(1, keepdim=True) / slopes.sum(1, keepdim=True)
     return per_row.numpy(), (alpha * (direct - slopes * shared)).numpy()
 
+  return System("torch, halvings", run)
 
-def check_equal(ours, theirs, limit):
+
+def check_equal(one, other, limit):
   """Exits with a message if losses or gradients differ."""
-  pairs = [[np.asarray(part) for part in pair] for pair in zip(ours.run(), theirs.run())]
+  pairs = [[np.asarray(part) for part in pair] for pair in zip(one.run(), other.run())]
   differences = [float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs]
   if not max(differences) < limit:
     raise SystemExit(f"not the same: losses and gradients differ by {differences}")
@@ -147,7 +142,7 @@ def compare_soft_top_k(options):
   rng = np.random.default_rng(0)
   scores = rng.standard_normal((options.num_rows, options.num_labels), np.float32)
   positives = positives_of(rng, *scores.shape)
-  systems = dense_soft_top_k(scores, positives), TorchSoftTopK(scores, positives)
+  systems = dense_soft_top_k(scores, positives), torch_soft_top_k(scores, positives)
   check_equal(*systems, 1e-4)
   paired_timing.compare(*systems, options.rounds)
 
@@ -162,15 +157,15 @@ def compare_kept_scores(options):
 
 def compare_streaming(options):
   inputs = vectors(options.num_rows, options.num_labels, options.dim)
-  ours = streaming(inputs, options.chunk)
+  streamed = streaming(inputs, options.chunk)
   if options.alone:
-    ours.run()
-    seconds = min(paired_timing.timed(ours)[0] for _ in range(options.rounds))
+    streamed.run()
+    seconds = min(paired_timing.seconds_of(streamed.run) for _ in range(options.rounds))
     print(f"best {seconds:.1f} s; peak of the process {children.peak_bytes('self') / 1e9:.2f} GB")
     return
-  theirs = TorchStreaming(inputs)
-  check_equal(ours, theirs, 1e-5)
-  paired_timing.compare(ours, theirs, options.rounds)
+  theirs = torch_streaming(inputs)
+  check_equal(streamed, theirs, 1e-5)
+  paired_timing.compare(streamed, theirs, options.rounds)
   results = sum(table.nbytes for table in inputs[:2])  # a gradient of each
   own, other = ((growth(name, options) - results) / 1e6 for name in ("ours", "torch"))
   print(f"peak growth beside the results: xmc_jax {own:,.0f} MB, torch {other:,.0f} MB")
@@ -185,7 +180,7 @@ def growth(name, options):
 
 def measure_growth(options):
   """Prints by how much one run of --growth, 'ours' or 'torch', raises the peak of this process."""
-  make = TorchStreaming if options.growth == "torch" else lambda inputs: streaming(inputs, options.chunk)
+  make = torch_streaming if options.growth == "torch" else lambda inputs: streaming(inputs, options.chunk)
   make(vectors(8, 4 * options.chunk, options.dim)).run()  # libraries load their code and start threads
   worker = make(vectors(options.num_rows, options.num_labels, options.dim))
   children.forget_peak()

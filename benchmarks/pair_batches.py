@@ -11,17 +11,14 @@ _FEWEST = 2  # a pair alone has no negative
 def pairs_of_epoch(
   truth, texts: Mapping[str, Sequence[str]], size: int, seed: int | Sequence[int], most: int = 0
 ) -> list[np.ndarray]:
-  """Shuffles all pairs of points and true labels, and puts them into batches.
+  """Shuffles all pairs of points and true labels, and puts them into batches `[n, 2]`, n <= size.
 
   Args:
     truth: CSR `[N, L]`, its entries are the pairs.
     texts: texts of the points, under 'train', and of the 'labels'.
     size: the most pairs in a batch.
-    seed: seed of the order; equal seeds give equal batches.
+    seed: of the order.
     most: the number of pairs to use; 0 is all.
-
-  Returns:
-    Arrays `[n, 2]` of points and labels, n <= size.
   """
   pairs = np.stack(truth.nonzero(), axis=1)
   pairs = pairs[np.random.default_rng(seed).permutation(len(pairs))[: most or None]]
@@ -38,13 +35,10 @@ def pairs_of_epoch(
 def without_repeats(names: Sequence[tuple[int, int]], size: int) -> list[list[int]]:
   """Puts pairs into batches in their order, each into the first batch that has neither of its texts.
 
-  Args:
-    names: pairs of text numbers; equal numbers stand for equal texts.
-    size: pairs in a batch.
-
   Returns:
-    Positions in `names`, `size` per batch, fewer in the last batches. Batches less than half full are left
-    out: the remaining labels are few and frequent, so they give each other too few negatives.
+    Positions in `names`, pairs of numbers of texts: `size` per batch, fewer in the last batches. Batches less
+    than half full are left out: the remaining labels are few and frequent, so they give each other too few
+    negatives.
   """
   waiting, made = collections.deque(range(len(names))), []
   while waiting:

@@ -2,6 +2,15 @@
 
 import statistics
 import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class System(NamedTuple):
+  """Holds the name of what is timed, and the function that runs it once."""
+
+  name: str
+  run: Callable[[], Any]
 
 
 def seconds_of(work):

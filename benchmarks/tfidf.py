@@ -84,13 +84,9 @@ def by_vote(fitted: Fitted, queries: sp.csr_matrix) -> sp.csr_matrix:
 
 
 def rank(fitted: Fitted, split: data.Split, k: int, weight: float) -> Ranking:
-  """Ranks the labels of a split's points; filtered pairs and labels without a score are left out.
+  """Ranks k labels of a split's points, by the vote plus `weight` times the cosine of the label's text.
 
-  Args:
-    fitted: the fitted vectors.
-    split: the points.
-    k: the number of labels per point.
-    weight: weight of the text's cosine, beside the vote.
+  Filtered pairs and labels without a score are left out.
   """
   rows = max(1, _MOST_SCORES // max(fitted.points.shape[0], fitted.labels.shape[0]))
   ids, values = [np.zeros((0, k), np.int32)], [np.zeros((0, k), np.float32)]

@@ -61,12 +61,7 @@ def groups(config: ml_collections.ConfigDict) -> tuple[abstract_step.Groups, abs
 
 
 def make(config: ml_collections.ConfigDict, memory: float | None = None) -> Problem:
-  """Makes the step of a config of `config_of`, and a batch.
-
-  Args:
-    config: the config.
-    memory: bytes of the device that chunk sizes are chosen for; None is what JAX has.
-  """
+  """Makes the step of a config of `config_of`, and a batch; chunks are for so much memory, or for JAX's."""
   kind, known = runtime.device()
   config = compiled.with_chunks(config, known if memory is None else memory, kind)
   points, labels = groups(config)

@@ -21,6 +21,7 @@ import tempfile
 import time
 import zipfile
 
+from benchmarks import flags
 from benchmarks.accelerator.facts import Facts
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -60,7 +61,7 @@ class Lease:
     self.facts = Facts(options.out, options.started)
     self.tiny, self.out, self.packed = options.tiny, options.out, options.packed
     self.folder, self._started = folder, options.started
-    self._ends = options.started + (options.seconds or SECONDS[options.command]) - _SPARE
+    self._ends = options.started + (options.seconds or SECONDS[options.part]) - _SPARE
     path = [str(ROOT), str(_packages(options.packed)), *filter(None, [os.environ.get("PYTHONPATH")])]
     self._environment = {
       **os.environ,
@@ -154,14 +155,9 @@ def _packages(packed: pathlib.Path) -> pathlib.Path:
   return packed / "site"
 
 
-def main(arguments: list[str]) -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("command", choices=SECONDS)
-  parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of what is found")
-  parser.add_argument("--tiny", action="store_true", help="small sizes, on any machine")
-  parser.add_argument("--seconds", type=float, default=0.0, help="for the command; 0: 480 and 360")
-  parser.add_argument("--packed", type=pathlib.Path, default=ROOT / ".packed", help="folder of pack.py")
-  options = parser.parse_args(arguments)
+def main() -> None:
+  folders = {"out": ROOT / "runs" / "lease", "packed": ROOT / ".packed"}
+  options = flags.parse(__doc__, SECONDS, **folders, tiny=False, seconds=0.0)
   options.started, options.out, options.packed = time.time(), options.out.resolve(), options.packed.resolve()
   options.out.mkdir(parents=True, exist_ok=True)
   with tempfile.TemporaryDirectory() as name:
@@ -170,14 +166,14 @@ def main(arguments: list[str]) -> None:
       with tarfile.open(known) as archive:
         archive.extractall(programs, filter="data")
     try:
-      {"first": first, "second": second}[options.command](lease)
+      {"first": first, "second": second}[options.part](lease)
     finally:
       lease.end()
     if (programs / _CHOSEN).is_dir():
       with tarfile.open(options.out / KERNELS, "w:xz") as archive:
         archive.add(programs / _CHOSEN, _CHOSEN)
-  lease.facts.add("end", command=options.command)
+  lease.facts.add("end", command=options.part)
 
 
 if __name__ == "__main__":
-  main(sys.argv[1:])
+  main()

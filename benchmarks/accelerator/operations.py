@@ -5,16 +5,16 @@
 writes the references: of each result its length, and its largest and some random numbers.
 """
 
-import argparse
 import functools
 import pathlib
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import flags
 from xmc_jax import losses, ops
 from xmc_jax.models.encoder import Encoder, EncoderSpec
 from xmc_jax.ops import lazy_adam
@@ -139,13 +139,10 @@ def differences(file: pathlib.Path, sizes: tuple[int, int, int]) -> Iterator[tup
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("file", type=pathlib.Path)
-  parser.add_argument("--tiny", action="store_true")
-  options: Any = parser.parse_args()
+  options = flags.parse(__doc__, folders="file", tiny=False)
   if not jax.config.jax_enable_x64:
-    parser.error("set JAX_ENABLE_X64=1: references are float64")
-  write(options.file, TINY if options.tiny else FULL)
+    sys.exit("set JAX_ENABLE_X64=1: references are float64")
+  write(options.file[0], TINY if options.tiny else FULL)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import os
 import pathlib
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import flags
 from benchmarks.accelerator import dexml_step, facts, first_steps, operations, peer
 from benchmarks.accelerator.facts import Facts
 from xmc_jax.ops import precision
@@ -169,17 +169,11 @@ def largest(options: argparse.Namespace, found: Facts) -> None:
 PARTS = {"step": step, "references": references, "peer": torch_step, "methods": methods, "largest": largest}
 
 
-def main(arguments: list[str]) -> None:
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument("part", choices=PARTS)
-  parser.add_argument("--out", type=pathlib.Path, required=True)
-  parser.add_argument("--packed", type=pathlib.Path, required=True)
-  parser.add_argument("--there", type=pathlib.Path, required=True, help="folder of what parts share")
-  parser.add_argument("--started", type=float, required=True)
-  parser.add_argument("--tiny", action="store_true")
-  options = parser.parse_args(arguments)
+def main() -> None:
+  folders = dict.fromkeys(("out", "packed", "there"), pathlib.Path)
+  options = flags.parse(__doc__, PARTS, **folders, started=0.0, tiny=False)
   PARTS[options.part](options, Facts(options.out, options.started))
 
 
 if __name__ == "__main__":
-  main(sys.argv[1:])
+  main()

@@ -22,8 +22,7 @@ def write_weights(problem: dexml_step.Problem, folder: pathlib.Path) -> None:
   import transformers
 
   params, _ = problem.made.method.init(jax.random.key(0))
-  leaves = jax.tree_util.tree_leaves_with_path(params["encoder"])
-  flat = {sharding.path_name(path): np.asarray(leaf) for path, leaf in leaves}
+  flat = {name: np.asarray(leaf) for name, leaf in sharding.by_path(params["encoder"]).items()}
   folder.mkdir(parents=True, exist_ok=True)
   save_file(to_tensors(flat, models.build(problem.config.encoder).spec), folder / "model.safetensors")
   described = transformers.DistilBertConfig(n_layers=problem.config.encoder.num_layers or 6)

@@ -5,10 +5,10 @@
 Writes docs/results/lease/TARGET_predicted.json.
 """
 
-import argparse
 import json
 import time
 
+from benchmarks import flags
 from benchmarks.accelerator import compiled, dexml_step, targets
 
 RESULTS = compiled.RESULTS.with_name("lease")
@@ -20,9 +20,7 @@ STEPS = {
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument("target", choices=targets.NAMES)
-  target, predicted = parser.parse_args().target, {}
+  target, predicted = flags.parse(__doc__, targets.NAMES).part, {}
   for name, (preset, values) in STEPS.items():
     start = time.perf_counter()
     config = dexml_step.config_of(preset, **values)

@@ -23,7 +23,7 @@ _OPERATIONS = 15
 
 
 def _options(folder: pathlib.Path, **changes):
-  usual = {"command": "first", "out": folder, "packed": folder, "tiny": True, "seconds": 60.0}
+  usual = {"part": "first", "out": folder, "packed": folder, "tiny": True, "seconds": 60.0}
   return argparse.Namespace(**{**usual, "started": time.time(), **changes})
 
 

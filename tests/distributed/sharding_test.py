@@ -61,8 +61,7 @@ def test_methods_split_arrays_with_a_row_per_label_or_cluster(tmp_path):
     state = {"params": params, "extra_state": extra_state}
     shardings = mesh.shard_tree(state, method.sharding_rules, devices)
     jax.tree.map(lambda leaf, sharding: sharding.shard_shape(leaf.shape), state, shardings)  # they divide
-    leaves = jax.tree_util.tree_leaves_with_path(shardings)
-    split = {mesh.path_name(path): tuple(leaf.spec) for path, leaf in leaves if any(leaf.spec)}
+    split = {name: tuple(leaf.spec) for name, leaf in mesh.by_path(shardings).items() if any(leaf.spec)}
     assert split == SPLIT.get(name, {}), name
 
 

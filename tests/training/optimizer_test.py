@@ -10,7 +10,7 @@ import pytest
 import tiny_runs
 
 from xmc_jax import models
-from xmc_jax.distributed.sharding import path_name
+from xmc_jax.distributed.sharding import by_path
 from xmc_jax.training import optimizer
 
 
@@ -21,8 +21,7 @@ def _settings(**changed):
 
 
 def _decayed(params):
-  mask = jax.tree_util.tree_leaves_with_path(optimizer.decay_mask(params))
-  return {path_name(path): decays for path, decays in mask}
+  return by_path(optimizer.decay_mask(params))
 
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])

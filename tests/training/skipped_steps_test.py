@@ -45,9 +45,8 @@ def poisoned(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("method", SETTINGS)
-def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poisoned):
+def test_a_broken_step_leaves_all_as_it_was(method, data, tmp_path, poisoned):
   """Parameters, tables, the moments of both, and what a method keeps beside them; the step counts."""
   run = tiny_runs.open_run(data, tmp_path / "run", **SETTINGS[method], **{"train.max_skipped_steps": 1})
   step = tiny_runs.train_step(run)
@@ -55,7 +54,7 @@ def test_a_broken_step_leaves_all_as_it_was(method, value, data, tmp_path, poiso
   batch = tiny_runs.placed_batch(run, 0)
   state, _ = step(state, batch._replace(shared=jnp.float32(0.0)))
   before = jax.device_get(state)
-  state, found = step(state, batch._replace(shared=jnp.float32(value)))
+  state, found = step(state, batch._replace(shared=jnp.float32(np.nan)))
   after = jax.device_get(state)
   assert not np.isfinite(found["loss"]) and step.num_programs == 1
   assert after.step == before.step + 1

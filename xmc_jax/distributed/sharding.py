@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -65,13 +65,14 @@ def _axes(name: str, rules: tuple[tuple[str, tuple], ...]) -> tuple:
   raise ValueError(f"no sharding rule matches {name!r}; rules: {[pattern for pattern, _ in rules]}")
 
 
-def _leaves(tree: PyTree) -> list:
-  return jax.tree_util.tree_leaves_with_path(tree)
+def by_path(tree: PyTree) -> dict[str, Any]:
+  """Returns the leaves of a tree by their `path_name`."""
+  return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def splits_rows(tree: PyTree, rules: tuple[tuple[str, tuple], ...]) -> bool:
   """Returns whether rules split the rows of any array of a tree."""
-  return any(np.ndim(leaf) and any(_axes(path_name(path), rules)) for path, leaf in _leaves(tree))
+  return any(np.ndim(leaf) and any(_axes(name, rules)) for name, leaf in by_path(tree).items())
 
 
 def rows_of_labels(
@@ -83,16 +84,12 @@ def rows_of_labels(
 ) -> PyTree:
   """Moves the rows of split arrays to where `like` has their labels; for other labels it has its own rows.
 
-  Args:
-    tree: arrays of other labels.
-    like: arrays of the labels wanted.
-    rules: as for `shard_tree`.
-    keys: of the labels of `tree`, and of those of `like`.
-    most: arrays that have a row for each label are padded by less than so many rows.
+  `keys` are those of the labels of `tree`, and of `like`. Arrays that have a row for each label are padded by
+  less than `most` rows.
   """
   at = dict(reversed([(key, row) for row, key in enumerate(keys[0])]))  # the first of several
   ids = np.array([at.get(key, -1) for key in keys[1]])
-  known, own = np.flatnonzero(ids >= 0), {path_name(path): leaf for path, leaf in _leaves(like)}
+  known, own = np.flatnonzero(ids >= 0), by_path(like)
 
   def move(path, leaf):
     name = path_name(path)
@@ -116,9 +113,8 @@ def fit_rows(tree: PyTree, like: PyTree, rules: tuple[tuple[str, tuple], ...], m
   Raises:
     UserError: the trees differ in anything else; the message names it.
   """
-  shapes = {path_name(path): np.shape(leaf) for path, leaf in _leaves(like)}
-  found = {path_name(path): np.shape(leaf) for path, leaf in _leaves(tree)}
-  if missing := sorted(shapes.keys() ^ found.keys()):
+  shapes = {name: np.shape(leaf) for name, leaf in by_path(like).items()}
+  if missing := sorted(shapes.keys() ^ by_path(tree).keys()):
     where = "there" if missing[0] in shapes else "here"
     raise UserError(f"{missing[0]} is missing {where}: that run's method has other parameters")
 

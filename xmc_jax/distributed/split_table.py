@@ -48,10 +48,7 @@ class SplitTable:
     return self.shape[0]
 
   def __getitem__(self, rows: np.ndarray | slice) -> np.ndarray:
-    """Returns rows `[r, D]`, on every process; collective.
-
-    Args:
-      rows: a slice, or row numbers. For columns see `columns`.
+    """Returns rows `[r, D]`, on every process; collective. For columns see `columns`.
 
     Raises:
       IndexError: there is no such row.
@@ -65,14 +62,7 @@ class SplitTable:
     return self._joined(self.own, numbers)
 
   def gather(self, own: np.ndarray) -> np.ndarray:
-    """Joins arrays `[m, ...]`, which have an entry for each row of their process; collective.
-
-    Args:
-      own: of a type of 4 bytes.
-
-    Returns:
-      `[n, ...]`, on every process.
-    """
+    """Joins arrays `[m, ...]` of 4 bytes, an entry for each row of a process, to `[n, ...]`; collective."""
     return self._joined(own, np.arange(len(self)))
 
   def _joined(self, own: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -92,11 +82,7 @@ class SplitTable:
     return mine, numbers[mine] - self.first
 
   def blocks(self, numbers: np.ndarray | None = None) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yields `(part, rows)`, on every process; collective.
-
-    Args:
-      numbers: of rows; None is all. `rows` are those of `numbers[part]`.
-    """
+    """Yields `(part, rows)`, those of `numbers[part]`, on every process; None is all. Collective."""
     numbers = np.arange(len(self)) if numbers is None else numbers
     for part in _parts(len(numbers), 4 * self.shape[1]):
       yield part, self[numbers[part]]
@@ -106,10 +92,7 @@ class SplitTable:
     return SplitTable(self.own[self._held(rows)[1]], np.searchsorted(rows, self._starts))
 
   def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "SplitTable":
-    """Returns a table in which `[m, D] -> [m, D']` was applied to the rows of each process.
-
-    The function gets these rows themselves, not a copy.
-    """
+    """Returns a table with `[m, D] -> [m, D']` applied to each process's rows themselves, not to a copy."""
     return SplitTable(np.asarray(function(self.own), np.float32), self._starts)
 
   def inner_products(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -121,11 +104,9 @@ class SplitTable:
     return sum_over_processes(products)
 
   def placed(self, sharding: jax.sharding.Sharding, num_rows: int) -> jax.Array:
-    """Returns the table on the devices, with zero rows appended; collective.
+    """Returns the table on the devices, with zero rows appended until there are `num_rows`; collective.
 
-    Args:
-      sharding: splits rows only. Every process makes the rows of its own devices.
-      num_rows: of the result, at least n.
+    The sharding splits rows only. Every process makes the rows of its own devices.
     """
     shape = (num_rows, self.shape[1])
     parts: dict[tuple[int, int], np.ndarray] = {}

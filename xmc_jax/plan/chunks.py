@@ -34,21 +34,13 @@ _MOST_KEPT_ON_CPU, _MOST_KEPT = 2**30, 1 / 16
 Value = TypeVar("Value")
 
 
-def choose(
-  config: ml_collections.ConfigDict,
-  sizes: Sizes,
-  memory_bytes: float,
-  kind: str,
-  trace: memory.Trace = memory.trace,
-) -> dict[str, int]:
+def choose(config: ml_collections.ConfigDict, sizes: Sizes, memory_bytes: float, kind: str) -> dict[str, int]:
   """Returns the chunk sizes that a config leaves open: the largest that fit and still gain speed.
 
   Args:
-    config: the run's config, including its mesh.
-    sizes: of its data and encoder.
-    memory_bytes: memory of one device; 0 if unknown.
+    config, sizes: of a run.
+    memory_bytes: of one device; 0 if unknown.
     kind: 'gpu', 'tpu' or 'cpu'; for 'cpu', or if the memory is unknown, the sizes are constants.
-    trace: as in `memory.traced`.
 
   Returns:
     Keys of `config.method` and their values; if nothing fits, the smallest. Labels that fit into what an
@@ -74,7 +66,7 @@ def choose(
   tried.append(tried[-1] | dict.fromkeys(keep, 0))
 
   def fits(values: dict[str, int]) -> bool:
-    return memory.peak(changed_method(config, values), sizes, trace) <= USABLE * memory_bytes
+    return memory.peak(changed_method(config, values), sizes) <= USABLE * memory_bytes
 
   return (first_that(fits, tried) or tried[-1]) if tried[-1] else {}
 
@@ -91,10 +83,8 @@ def _bytes_of_scores(config: ml_collections.ConfigDict, sizes: Sizes) -> float:
 def _shares(config: ml_collections.ConfigDict, sizes: Sizes) -> list[int]:
   """Returns numbers of tokens of labels, the largest first, that may stay out of the gradient cache."""
   groups, shards = make(config, sizes).batch.labels, config.mesh.data * config.mesh.label
-  rows, tokens = (
-    sum(group.lengths.size for group in groups),
-    sum(group.ids.size for group in groups) // shards,
-  )
+  rows = sum(group.lengths.size for group in groups)
+  tokens = sum(group.ids.size for group in groups) // shards
   is_cached = 0 < config.method.label_chunk * shards < rows
   if not (is_cached and isinstance(sizes.encoder, models.EncoderSpec)):
     return []

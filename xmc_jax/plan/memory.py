@@ -1,7 +1,7 @@
 """Adds up the bytes on one device while a step runs and while labels are ranked."""
 
+import functools
 import math
-from collections.abc import Callable
 
 import jax
 import ml_collections
@@ -19,26 +19,18 @@ _BYTES_PER_NUMBER = 4
 _SEARCH_CHUNK = 8192  # of ops.top_k
 _ANY_RATES = Rates(1.0, 1.0)
 
-Trace = Callable[[ml_collections.FrozenConfigDict, Sizes], tuple[Step, core.ClosedJaxpr]]
 
-
-def trace(config: ml_collections.FrozenConfigDict, sizes: Sizes) -> tuple[Step, core.ClosedJaxpr]:
-  """Returns a step and its program."""
+@functools.lru_cache(maxsize=4)  # the chunks that fit are asked for again
+def _trace(config: ml_collections.FrozenConfigDict, sizes: Sizes) -> tuple[Step, core.ClosedJaxpr]:
   step = make(config, sizes)
   return step, step.trace()
 
 
 def traced(
-  config: ml_collections.ConfigDict, sizes: Sizes, rates: Rates = _ANY_RATES, trace: Trace = trace
+  config: ml_collections.ConfigDict, sizes: Sizes, rates: Rates = _ANY_RATES
 ) -> tuple[Step, Account]:
-  """Returns a step, and what a device takes for it.
-
-  Args:
-    config, sizes: as of a plan.
-    rates: of the device.
-    trace: traces the step; a plan gives a cached version.
-  """
-  step, program = trace(ml_collections.FrozenConfigDict(config), sizes)
+  """Returns a step of a plan's config and sizes, and what a device of these rates takes for it."""
+  step, program = _trace(ml_collections.FrozenConfigDict(config), sizes)
   arguments = jax.tree.leaves(step.arguments)
   mesh = {"data": config.mesh.data, "label": config.mesh.label}
   return step, Accountant(mesh, rates).program(program, [leaf.sharding for leaf in arguments])
@@ -56,9 +48,9 @@ def of_step(step: Step, account: Account) -> dict[str, float]:
   return {**_state(step), "batch": bytes_of(step.batch), "arrays of the step": account.peak}
 
 
-def peak(config: ml_collections.ConfigDict, sizes: Sizes, trace: Trace = trace) -> float:
-  """Returns the most bytes that a step takes on one device; `trace` as in `traced`."""
-  return sum(of_step(*traced(config, sizes, trace=trace)).values())
+def peak(config: ml_collections.ConfigDict, sizes: Sizes) -> float:
+  """Returns the most bytes that a step takes on one device."""
+  return sum(of_step(*traced(config, sizes)).values())
 
 
 def of_evaluation(config: ml_collections.ConfigDict, sizes: Sizes, step: Step) -> dict[str, float]:

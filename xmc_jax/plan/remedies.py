@@ -32,13 +32,7 @@ _MOST_SUGGESTIONS = 3  # suggestions in one line, at most
 def remedy(
   config: ml_collections.ConfigDict, total: Callable[[ml_collections.ConfigDict], float], limit: float
 ) -> tuple[str, str]:
-  """Returns the key to change so that a config fits, and advice in words.
-
-  Args:
-    config: a config that does not fit.
-    total: returns the bytes that a config takes on each device.
-    limit: the usable bytes of a device.
-  """
+  """Returns the key to change so that a config's `total` bytes on each device fit, and advice in words."""
 
   @functools.cache
   def total_with(*values: tuple[str, object]) -> float:

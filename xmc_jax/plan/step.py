@@ -95,29 +95,17 @@ def make(config: ml_collections.ConfigDict, sizes: Sizes) -> Step:
   if sizes.num_points:
     steps, rows = epoch_shape(sizes.num_points, most, config.mesh.data, spec.batch_is_cluster)
   columns = pool_size(spec, sizes, rows)
-  points = _groups(
-    config, "query_chunk", rounded_up(rows, config.mesh.data), config.mesh.data, sizes.tokens_per_point
-  )
-  labels = _groups(config, "label_chunk", rounded_up(columns, mesh.size), mesh.size, sizes.tokens_per_label)
+  points = _groups(config, "query_chunk", rows, config.mesh.data, sizes.tokens_per_point)
+  labels = _groups(config, "label_chunk", columns, mesh.size, sizes.tokens_per_label)
   num_positives = min(max(spec.num_positives, math.ceil(_WIDEST * sizes.labels_per_point)), sizes.num_labels)
+  num_positives = rounded_up(num_positives, _TILE)
   every_label = (config.data.max_length, rounded_up(sizes.num_labels, mesh.size))
   params, extra_state = _state(method, mesh)
   (one,) = _texts([(_TILE, 1)])
   with equal_blocks_traced_once():
     width = jax.eval_shape(method.embed_queries, params, extra_state, one).shape[1]
-  return Step(
-    method,
-    params,
-    extra_state,
-    batch(
-      spec, mesh, points, labels, every_label, num_positives=rounded_up(num_positives, _TILE), width=width
-    ),
-    width,
-    rows,
-    columns,
-    steps,
-    mesh,
-  )
+  shapes = batch(spec, mesh, points, labels, every_label, num_positives=num_positives, width=width)
+  return Step(method, params, extra_state, shapes, width, rows, columns, steps, mesh)
 
 
 def info(config: ml_collections.ConfigDict, sizes: Sizes, mesh: Any) -> DatasetInfo:
@@ -147,7 +135,7 @@ def pool_size(spec: BatchSpec, sizes: Sizes, rows: int) -> int:
 
 def _groups(config: ml_collections.ConfigDict, chunk: str, rows: int, shards: int, tokens: float) -> Groups:
   """Returns the groups of texts: of average width, and, if they are in chunks, two chunks of the longest."""
-  longest = config.data.max_length
+  rows, longest = rounded_up(rows, shards), config.data.max_length
   width = min(longest, rounded_up(math.ceil(tokens), _TILE))
   in_chunks = 2 * config.method.get(chunk, 0) * shards
   if width == longest or not 0 < in_chunks < rows:

@@ -15,15 +15,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def check_room(folder: Path, num_bytes: float, what: str) -> None:
-  """Refuses to write more than fits on a folder's disk.
-
-  Args:
-    folder: where it will be written; need not exist yet.
-    num_bytes: the size, at most.
-    what: a name for what is written, for the message.
+  """Refuses to write more than fits on the disk of a folder, which need not exist yet.
 
   Raises:
-    UserError: the disk has less room.
+    UserError: the disk has less room; the message names `what` is written.
   """
   place = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
   try:
@@ -38,13 +33,7 @@ def check_room(folder: Path, num_bytes: float, what: str) -> None:
 
 
 def write_error(path: str | Path, error: OSError, remedy: str = "") -> UnavailableError:
-  """Returns the one line for a file or folder that could not be written.
-
-  Args:
-    path: the file or folder.
-    error: the disk's error.
-    remedy: what the user can do; a full disk and a lock have their own remedies.
-  """
+  """Returns the one line for a file or folder that could not be written; a lock has a remedy of its own."""
   reason = error.strerror or str(error)
   if isinstance(error, BlockingIOError):
     reason, remedy = "another process writes here", "wait for it, or give another place"
@@ -68,9 +57,7 @@ def writing(path: str | Path, remedy: str = "") -> Iterator[None]:
 def written_whole(path: Path, durable: bool = False) -> Iterator[Path]:
   """Yields a path to write to, which replaces `path` if the block succeeds; until then `path` stays as it is.
 
-  Args:
-    path: the file.
-    durable: wait until it is on the disk, so that it survives a power failure.
+  If `durable`, waits until the file is on the disk, so that it survives a power failure.
 
   Raises:
     UserError: it cannot be written.

@@ -42,7 +42,7 @@ def written_whole(path: Path, made_of: Mapping, block: int) -> Iterator[tuple[IO
 def _read(notes: Path) -> Mapping | None:
   try:
     return json.loads(notes.read_text())
-  except (OSError, ValueError, RecursionError):
+  except (OSError, ValueError):
     return None
 
 

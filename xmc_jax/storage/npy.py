@@ -30,12 +30,7 @@ def write_blocks(path: Path, shape: tuple[int, ...], blocks: Iterable[np.ndarray
 def read(
   path: Path, num_rows: int | None = None, remedy: str = "delete it, and it is made again"
 ) -> np.ndarray:
-  """Opens an array, memory-mapped and read-only.
-
-  Args:
-    path: the file.
-    num_rows: its length; None is any.
-    remedy: what to do if it is damaged, for the message.
+  """Opens an array, memory-mapped and read-only; of `num_rows` rows, if given.
 
   Raises:
     DataError: the file is missing or damaged, or has another length.

@@ -23,6 +23,7 @@ import json
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import ml_collections
 import numpy as np
@@ -78,11 +79,7 @@ def claim(
 ) -> None:
   """Writes config.json; refuses a folder where something was trained with other settings.
 
-  Args:
-    config: the settings to train with.
-    begun: the settings that the folder has; None if it has none.
-    workdir: the run's folder.
-    leaving_open: keys that may differ from what the folder has.
+  `begun` are those that the folder has, if any, from which the keys in `leaving_open` may differ.
   """
   path = workdir / "config.json"
   stays: tuple[str, ...] = ()
@@ -117,29 +114,27 @@ def has_checkpoints(workdir: pathlib.Path) -> bool:
 
 def combined(workdir: pathlib.Path) -> list[str]:
   """Returns the names of the runs that are combined here, in `MEMBERS`; none in the folder of one run."""
-  path = workdir / COMBINED
-  if not path.exists():
-    return []
-  with contextlib.suppress(OSError, ValueError, RecursionError, TypeError):
-    names = json.loads(path.read_text(encoding="utf-8"))
-    if names and isinstance(names, list) and all(pathlib.PurePath(name).parts == (name,) for name in names):
-      return names
-  raise UserError(f"{path}: damaged; delete the folder, and give its --mode=combine command again")
+  return _read(workdir / COMBINED, "delete the folder, and give its --mode=combine command again") or []
 
 
 def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:
   """Returns the chunk sizes that a config leaves open; a run keeps its first: dropout depends on them."""
   path = workdir / _CHUNKS
-  if path.exists():
-    chosen = None
-    with contextlib.suppress(ValueError, RecursionError):
-      chosen = json.loads(path.read_text())
-    if not isinstance(chosen, dict) or not all(type(size) is int and size >= 0 for size in chosen.values()):
-      raise UserError(f"{path}: damaged; delete it, and sizes are chosen anew; dropout may then differ")
-    return chosen
-  chosen = choose()
-  atomic.write_text(path, json.dumps(chosen) + "\n")
+  chosen = _read(path, "delete it, and sizes are chosen anew; dropout may then differ")
+  if chosen is None:
+    chosen = choose()
+    atomic.write_text(path, json.dumps(chosen) + "\n")
   return chosen
+
+
+def _read(path: pathlib.Path, remedy: str) -> Any:
+  """Returns what a JSON file holds; None if there is none."""
+  try:
+    return json.loads(path.read_text(encoding="utf-8"))
+  except FileNotFoundError:
+    return None
+  except ValueError:
+    raise UserError(f"{path}: damaged; {remedy}") from None
 
 
 def save_array(path: pathlib.Path, array: Table) -> None:

@@ -18,12 +18,8 @@ def written_whole(folder: Path, is_ours: Callable[[Path], bool]) -> Iterator[Pat
 
   A killed process leaves the folder as it was; if it is killed during the exchange, see `current`.
 
-  Args:
-    folder: where the files are to be.
-    is_ours: whether a folder may be replaced.
-
   Raises:
-    UserError: the folder holds something else, another process writes there, or the disk cannot write.
+    UserError: the folder is not empty, nor `is_ours`, another process writes there, or the disk cannot write.
   """
   if folder.is_symlink():
     raise UserError(f"{folder} is a link; name the folder that it leads to")

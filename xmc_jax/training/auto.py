@@ -44,14 +44,9 @@ def train_and_test(
 ) -> dict[str, float]:
   """Runs `--mode=train` of a config with `auto.minutes`; the same call goes on from where it was stopped.
 
-  The time to read the data, and to prepare them for the first member, is not counted. If the folder holds a
-  finished run on fewer of these data, one that trains on from it takes its place.
-
-  Args:
-    config: checked already.
-    workdir: becomes the folder of the combined runs, which are in its `members/`.
-    owns_process: whether a stop request may end this process.
-    earlier: the folder of the run to train on from, in place of `config.init_from`.
+  The time to read the data, and to prepare them for the first member, is not counted. `workdir` becomes the
+  folder of the combined runs, which are in its `members/`. If it holds a finished run on fewer of these data,
+  one that trains on from it takes its place. `earlier` is the run to train on from, in place of `init_from`.
 
   Returns:
     The test metrics of the combination, as fractions; none if no test row has a label.

@@ -63,12 +63,7 @@ def of_training(run: runs.Run) -> str:
 
 
 def meanings(metrics: Iterable[str], rankings: Iterable[str]) -> str:
-  """Returns a line for each kind of metric and each ranking of a table that says what it is.
-
-  Args:
-    metrics: names such as 'P@1'.
-    rankings: the names of the table's columns; a single one needs no explanation.
-  """
+  """Returns what each kind of metric, such as 'P@1', and each of several rankings is: a line for each."""
   kinds = dict.fromkeys(name.partition("@")[0] for name in metrics)
   named = {f"{kind}@k": FAMILIES[kind].meaning for kind in kinds if kind in FAMILIES}
   columns = list(rankings)

@@ -29,13 +29,8 @@ def train_run(
 ) -> Iterator[tuple[Trained, MetricWriter]]:
   """Trains a run, or continues it, and fits its ranking; in the block its folder is locked.
 
-  Yields the trained run, and the writer of its metrics and stage times.
-
-  Args:
-    config: checked already.
-    workdir: the run's folder.
-    owns_process: whether a stop request may end this process.
-    tells_data: whether to say what the data are.
+  Yields the trained run, and the writer of its metrics and stage times. A stop request may end a process that
+  is ours (`owns_process`).
   """
   stop = Stop(config.checkpoint.grace_seconds, owns_process)
   with stop.listening(), contextlib.ExitStack() as stack:
@@ -62,13 +57,7 @@ def train_run(
 
 
 def last_step(best_step: int, steps_per_epoch: int, steps_per_epoch_of_all: int) -> int:
-  """Returns the step on all rows after as many epochs as `best_step` took on fewer rows; at least 1.
-
-  Args:
-    best_step: the best step of the first training.
-    steps_per_epoch: steps per epoch of the first training.
-    steps_per_epoch_of_all: steps per epoch on all rows.
-  """
+  """Returns the step on all rows after as many epochs as `best_step` took on fewer rows; at least 1."""
   return max(1, round(best_step * steps_per_epoch_of_all / steps_per_epoch))
 
 
@@ -77,11 +66,6 @@ def refit(run: Run, writer: MetricWriter, stop: Stop | None = None) -> None:
 
   Uses the run's seed, settings and schedule; ends after as many epochs as were best by validation. Kills and
   signals act as in `loop.train`. Afterwards, `Run.trained` returns these parameters.
-
-  Args:
-    run: a run that `loop.train` has trained, and that holds out rows.
-    writer: gets the time of stage 'refit'.
-    stop: as in `loop.train`.
   """
   full_run, best_step = _on_all_rows(run), _best_step(run)
   steps = last_step(best_step, run.batches.steps_per_epoch, full_run.batches.steps_per_epoch)

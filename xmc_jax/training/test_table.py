@@ -37,14 +37,7 @@ def write(
 ) -> tuple[dict[str, float], evaluate.Ranking]:
   """Ranks the test rows by some scores and their parts; prints the table, writes the report and its page.
 
-  Args:
-    trained: the run.
-    writer: gets the time of stages 'test' and 'page'.
-    scores: as for `Trained.ranker`.
-    suffix: appended to the files' names.
-
-  Returns:
-    The means and the ranking by these scores.
+  The files' names end in `suffix`. Returns the means and the ranking by `scores`, as for `Trained.ranker`.
   """
   run, step = trained.run, trained.step
   test, chosen = run.dataset.test, scores or run.config.eval.scores

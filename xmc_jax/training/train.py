@@ -44,12 +44,9 @@ def train(config: ml_collections.ConfigDict, workdir: str | pathlib.Path = "") -
 def train_and_test(
   config: ml_collections.ConfigDict, workdir: pathlib.Path, owns_process: bool = False
 ) -> dict[str, float]:
-  """Runs `--mode=train`: everything from raw files to the test table.
+  """Runs `--mode=train`, from raw files to the test table, of a config that was checked already.
 
-  Args:
-    config: checked already.
-    workdir: the run's folder.
-    owns_process: whether a stop request may end this process.
+  A stop request may end a process that is ours (`owns_process`).
 
   Returns:
     The test metrics, as fractions; none if no test row has a label.

@@ -11,7 +11,6 @@ A step's folder holds the whole state of a training at that step:
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Mapping
 from typing import Any, cast
 
 import jax
@@ -48,20 +47,10 @@ class TrainingRecord:
   skipped: int = 0
   seconds: dict[str, float] = dataclasses.field(default_factory=dict)
 
-  def to_json(self, seconds: Mapping[str, float]) -> dict[str, Any]:
-    """Returns the record as JSON for a checkpoint, with the current stage times."""
-    return {**dataclasses.asdict(self), "seconds": dict(seconds)}
-
   def add_score(self, step: int, score: float, patience: int) -> bool:
-    """Notes the validation of a step.
+    """Notes the score of a step, where higher is better; returns whether it is the best so far.
 
-    Args:
-      step: the step.
-      score: its score; higher is better.
-      patience: stop after this many validations without a better score; 0 never stops.
-
-    Returns:
-      Whether it is the best so far.
+    The training stops after `patience` scores that are no better; 0 never stops it.
     """
     self.unscored = False
     if self.best is None or score > self.best:
@@ -140,7 +129,7 @@ class Checkpoints:
   def save(self, state: TrainState, refreshed: PyTree, seconds: dict[str, float]) -> None:
     """Saves this step; if it is saved already, updates only its record."""
     self._background.wait()  # so that there is one copy of a state at a time
-    step, record = int(state.step), self.record.to_json(seconds)
+    step, record = int(state.step), {**dataclasses.asdict(self.record), "seconds": dict(seconds)}
     copied = self._copied(state)
     self._background.run(lambda: self._newest.save(step, copied, refreshed, record))
 

@@ -46,13 +46,11 @@ def write(folder: Path, state: PyTree, refreshed: PyTree) -> None:
 def restore(folder: Path, state: PyTree) -> tuple[PyTree, PyTree]:
   """Reads `(state, refreshed)` of a step; collective.
 
-  Args:
-    folder: a finished step.
-    state: arrays or ShapeDtypeStructs with the shardings to restore to. An array whose rows are split may
-      have more or fewer rows than the saved one: another mesh rounds up to another number.
+  `state` has arrays or ShapeDtypeStructs with the shardings to restore to. An array whose rows are split may
+  have more or fewer rows than the saved one: another mesh rounds up to another number.
   """
   template = jax.tree.map(ocp.utils.to_shape_dtype_struct, _as_dict(state))
-  strict = not _differs_in_padding(_saved(folder), template)
+  strict = _differs_in_more_than_padding(_saved(folder), template)
   with readable(folder), ocp.Checkpointer(ocp.StandardCheckpointHandler()) as reader:
     restored = reader.restore(folder / _STATE, args=ocp.args.StandardRestore(template, strict=strict))
     refreshed = {}
@@ -101,22 +99,16 @@ def _saved(folder: Path) -> PyTree:
     return ocp.StandardCheckpointHandler().metadata(folder / _STATE).tree
 
 
-def _differs_in_padding(saved: PyTree, template: PyTree) -> bool:
-  """Returns whether shapes differ, and only in the number of rows of arrays whose rows are split."""
-  shapes, expected = (
-    {mesh.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-    for tree in (saved, template)
-  )
-  if shapes.keys() != expected.keys():
-    return False
-  others = [name for name in expected if tuple(shapes[name].shape) != expected[name].shape]
+def _differs_in_more_than_padding(saved: PyTree, template: PyTree) -> bool:
+  """Returns whether shapes differ in more than the number of rows of arrays whose rows are split."""
+  leaves = mesh.by_path(saved)
 
-  def has_split_rows(leaf: Any) -> bool:
-    return any(getattr(leaf.sharding, "spec", None) or ())
+  def differs(name: str, expected: jax.ShapeDtypeStruct) -> bool:
+    shape = tuple(leaves[name].shape) if name in leaves else ()
+    first = 1 if any(getattr(expected.sharding, "spec", None) or ()) else 0  # rows may be padded
+    return shape[first:] != expected.shape[first:]
 
-  return bool(others) and all(
-    has_split_rows(expected[name]) and shapes[name].shape[1:] == expected[name].shape[1:] for name in others
-  )
+  return any(differs(name, leaf) for name, leaf in mesh.by_path(template).items())
 
 
 def _as_dict(state: PyTree) -> dict[str, PyTree]:
