@@ -1,15 +1,15 @@
 """Anchors sampled for a batch: linked ones alone, one a row, all linked ones marked, texts beside them."""
 
-import functools
-
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import tiny_runs
-from made_builders import assert_texts, builder_of
+from made_builders import assert_texts
 
+from xmc_jax.batching import graph_anchors as links_module
+from xmc_jax.batching.builder import BatchBuilder
 from xmc_jax.batching.graph_anchors import AnchorSampler, GraphEdges
 from xmc_jax.batching.length_buckets import Layout
 from xmc_jax.types import BatchSpec
@@ -82,6 +82,20 @@ def test_kept_edges_are_sampled_alike_or_in_proportion_to_weights(weights, expec
   assert seen.sum() == 8000 and np.all(np.abs(seen[:, :4] / 4000 - expected) <= 5 * deviation)
 
 
+def test_room_is_for_what_weights_sample():
+  """1 - exp(-(sum of frequency x share)) of each anchor, in float64; empty rows are in it."""
+  rng = np.random.default_rng(0)
+  weights = (rng.random((N, A)) ** 6 + 1e-4) * (rng.random((N, A)) < 0.2)
+  weights[[0, -1]] = 0
+  frequency, sums = rng.random(N), weights.sum(axis=1, keepdims=True)
+  sampled = 1 - np.exp(-(frequency @ (weights / np.where(sums > 0, sums, 1))))
+  expected = sampled.sum() + 4.5 * np.sqrt((sampled * (1 - sampled)).sum())
+  edges = sp.csr_matrix(weights)
+  assert links_module._usual_number(GraphEdges(None, edges, edges.data), frequency) == np.ceil(expected)
+  nothing = sp.csr_matrix((3, A))
+  assert links_module._usual_number(GraphEdges(None, nothing, nothing.data), np.ones(3)) == 1
+
+
 @pytest.mark.parametrize("num_shards", [1, 2, 8])
 def test_shapes_do_not_depend_on_what_was_sampled(num_shards):
   _, sampler = _sampler(_graph(1), num_shards=num_shards)
@@ -98,12 +112,18 @@ def test_a_batch_links_its_points_and_its_labels():
   """Rows as the batch lays them out, labels as its columns stand; other samples are those without graphs."""
   rng = np.random.default_rng(0)
   truth = sp.csr_matrix(rng.random((N, 12)) < 0.3)
-  spec, lengths = BatchSpec(num_positives=2, num_random_negatives=2), rng.integers(1, 40, N)
-  build = functools.partial(builder_of, truth, spec, lengths, max_length=32)
+  options = {"batch_size": 8, "max_length": 32, "seed": 3}
+  tables = tiny_runs.token_table(rng.integers(1, 40, N)), tiny_runs.token_table(rng.integers(1, 20, 12))
+  common = (
+    *tables,
+    truth,
+    sp.csr_matrix((N, 12), dtype=bool),
+    BatchSpec(num_positives=2, num_random_negatives=2),
+  )
   points, labels = _graph(1), _graph(2)[:12]
   anchors = tiny_runs.token_table(rng.integers(1, 20, A), seed=2)
   sides = {"g_query": GraphEdges(anchors, points), "g_label": GraphEdges(anchors, labels)}
-  builder, without = build(sides=sides), build()
+  builder, without = BatchBuilder(*common, **options, sides=sides), BatchBuilder(*common, **options)
   kept = np.zeros(labels.nnz, bool)
   kept[::2] = True
   for step in range(builder.steps_per_epoch):

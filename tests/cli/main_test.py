@@ -471,6 +471,13 @@ def test_labels_are_added_as_the_runs_own_were_read(command, copied, tmp_path):
   assert list(model.keys[60:]) == ["z"] and model.labels[60] == "zebra crossing"
 
 
+def test_too_many_labels_are_refused_before_the_run_is_opened(command, trained, monkeypatch):
+  monkeypatch.setattr(Model, "load", None)
+  for mode in ("predict", "serve"):
+    ended = command(f"--mode={mode}", f"--workdir={trained}", "--k=61", *["--port=0"] * (mode == "serve"))
+    assert ended.line() == "error: k = 61: there are 60 labels; set 1 to 60"
+
+
 def test_a_file_is_read_by_settings_of_its_own(command, trained, tmp_path):
   """They count for --input alone, and only those that read it are taken."""
   (tmp_path / "next.csv").write_bytes("Titel;Klasse\nb\xe4rn mive;l3+l4+gone\n".encode("cp1250"))

@@ -112,10 +112,16 @@ def npz_of(**changes) -> bytes:
   return file.getvalue()
 
 
+ONE_DIMENSION = {"format": b"coo", "_is_array": True, "coords": np.zeros((1, 3), int), "shape": [5]}
+
+
 @pytest.mark.parametrize(
   "changes, said",
   [
-    ({"indptr": [0, 2, 1, 3]}, ": expected a matrix saved by scipy.sparse.save_npz ("),
+    ({"indptr": [0, 2, 1, 3]}, ": expected a matrix saved by scipy.sparse.save_npz (indptr decreases)"),
+    ({"indptr": [0, 2, 3, -(2**31)]}, "(indptr decreases)"),
+    ({"data": [1j, 1j, 1j]}, "(2 dimensions, data of type complex128)"),
+    (ONE_DIMENSION, "(1 dimensions, data of type float"),
     ({"indices": [0, 1, 5]}, ": expected a matrix saved by scipy.sparse.save_npz ("),
     ({"data": [1, 1e300, 1]}, ", row 2: expected a relevance that is finite"),
   ],

@@ -133,14 +133,15 @@ def test_tables_may_number_their_classes_differently(tmp_path):
 
 
 def test_illegible_metadata_leaves_numbers(tmp_path):
-  table = samples.class_table([("x", [3])], {})
-  for metadata in ({"huggingface": "["}, {"huggingface": '{"info": [1]}'}):
+  table = samples.class_table([("x", [3])], {"label": {"names": ["a", "a"], "_type": "ClassLabel"}})
+  for metadata in (table.schema.metadata, {"huggingface": "["}, {"huggingface": '{"info": [1]}'}):
     path = tmp_path / "t.parquet"
     pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), path)
     assert list(data.load(path, test_fraction=0).labels.texts) == ["3"]
 
 
-@pytest.mark.parametrize(("place", "suffix"), [("data", "parquet"), ("data", "csv.gz"), ("", "jsonl")])
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv.gz"])
+@pytest.mark.parametrize("place", ["", "data"])
 def test_shards_in_the_order_of_their_numbers(place, suffix, tmp_path):
   for number in range(12):
     path = tmp_path / place / f"train-{number:05}-of-00012.{suffix}"
@@ -176,6 +177,7 @@ TWO_SETS = "belong to two sets of shards; remove one"
 @pytest.mark.parametrize(
   ("names", "said"),
   [
+    ("0-of-00003.csv 2-of-00003.csv", "set: expected 3 shards, such as train-00001-of-00003.csv, found 2"),
     ("0-of-00001.csv 1-of-00001.csv", "set: expected 1 shards, "),
     ("0-of-00001.csv 0-of-00002.csv", TWO_SETS),
     ("0-of-00002.csv 1-of-00002.tsv", TWO_SETS),
@@ -204,9 +206,12 @@ NAMES = "state.json: expected names without folders in '_data_files', found"
   ("files", "said"),
   [
     ({"state": "{"}, "state.json: expected one JSON object, as `datasets` writes it"),
+    ({"state": "[" * 5000}, "state.json: expected one JSON object"),
     ({"dataset_info": "[]"}, "dataset_info.json: expected one JSON object"),
     ({"state": {}}, f"{NAMES} 'None'"),
+    ({"state": {"_data_files": []}}, "state.json: expected at least one file in '_data_files'"),
     ({"state": {"_data_files": [{"filename": "gone.arrow"}]}}, "gone.arrow: is missing beside state"),
+    ({"state": {"_data_files": [{"filename": "state.json"}]}}, "expected files that end in .arrow, found 's"),
     ({"state": {"_indices_data_files": [1]}}, "rows are chosen by an index; save again after flatten_ind"),
   ],
 )
@@ -214,7 +219,9 @@ def test_refusals_of_json_files(files, said, tmp_path):
   refused(saved(tmp_path / "set", **files), said)
 
 
-@pytest.mark.parametrize("name", ["../x.arrow", "..\\x.arrow", "..", 7])
+@pytest.mark.parametrize(
+  "name", ["../x.arrow", "/x.arrow", "a/x.arrow", "..", "", "x\0.arrow", "..\\x.arrow", 7]
+)
 def test_names_do_not_lead_out_of_the_folder(name, tmp_path):
   folder = saved(tmp_path / "set", state={"_data_files": [{"filename": name}]})
   samples.write(tmp_path / "x.arrow", (folder / "data-00000-of-00001.arrow").read_bytes())
@@ -226,6 +233,7 @@ def test_names_do_not_lead_out_of_the_folder(name, tmp_path):
 @pytest.mark.parametrize(
   ("change", "said"),
   [
+    (lambda content: b"", ": expected the mark that ends an Arrow stream"),
     (lambda content: content[-8:], ": expected an Arrow stream ("),
     (lambda content: content[:-100] + content[-8:], ", after row 0: expected more Arrow data ("),
     (lambda content: content.replace(b"apple", b"\xff" * 5), ", after row 0: expected more Arrow data ("),
@@ -235,6 +243,24 @@ def test_damaged_streams(change, said, tmp_path):
   path = saved(tmp_path / "set") / "data-00000-of-00001.arrow"
   path.write_bytes(change(path.read_bytes()))
   refused(tmp_path / "set", said)
+
+
+OTHER = "arrow, row 1: expected labels that are texts or whole numbers, found"
+
+
+@pytest.mark.parametrize(
+  ("label", "said"),
+  [
+    (pa.array([{"a": 1}]), f"{OTHER} \"{{'a': 1}}\""),
+    (pa.array([[[1]]]), f"{OTHER} '[1]'"),
+    (pa.array([b"x"]), f"{OTHER} 'x'"),
+  ],
+)
+def test_columns_of_other_types(label, said, tmp_path):
+  folder = saved(tmp_path / "set")
+  table = pa.table({"query": ["a"], "label": label})
+  samples.arrow_stream(folder / "data-00000-of-00001.arrow", table)
+  refused(folder, said)
 
 
 @pytest.mark.parametrize("layout", ["arrow", "parquet"])

@@ -135,10 +135,15 @@ def test_settings_without_columns(name, tmp_path):
   refused(tmp_path, f"{name or 'train.csv'}: has no columns of labels for --config", label_text="title")
 
 
+ENDLESS = "a parent that is not below the label itself, found"
+
+
 @pytest.mark.parametrize(
   ("rows", "options", "said"),
   [
-    ("p,poodle,\nd,dogs,d\n", {}, ", line 3: expected a parent that is not below the label itself, found"),
+    ("p,poodle,d\nd,dogs,a\na,animals,p\n", {}, f", line 2: expected {ENDLESS} 'p > d > a > p'"),
+    ("p,poodle,d\nd,dogs,a\na,animals,d\n", {}, f", line 3: expected {ENDLESS} 'd > a > d'"),
+    ("p,poodle,\nd,dogs,d\n", {}, f", line 3: expected {ENDLESS} 'd > d'"),
     ("p,poodle,\n", {"label_parent": "up"}, ": expected a column 'up' of parents; set --config.data.label_p"),
     ("p,poodle,\n", {"label_text": "title+x"}, ": expected a column 'title+x' of label texts; set "),
     ("p,poodle,\n", {"label_text": "parent"}, ": expected a column 'parent' of label texts; set "),
@@ -154,13 +159,20 @@ def test_refusals(rows, options, said, tmp_path):
 def test_json_lines_may_leave_parents_out(tmp_path):
   rows = [{key: value for key, value in row.items() if value is not None} for row in ANIMALS]
   assert labels_of(write_labels(tmp_path, "jsonl", rows[::-1]), label_parent="parent") == PATHS[::-1]
+  refused(tmp_path, "labels.jsonl: expected a column 'up' of parents; set --config.data.l", label_parent="up")
   folder = samples.raw_json(tmp_path / "raw")
   refused(folder, "under the key 'x' (change with --config.data.label_text=NAME), fou", label_text="title+x")
 
 
+def test_a_parent_that_is_no_key(tmp_path):
+  for value in (True, 1.5, ["d"], {"d": 1}):
+    write_labels(tmp_path, "jsonl", [ANIMALS[0] | {"parent": value}, *ANIMALS[1:]])
+    refused(tmp_path, "labels.jsonl, line 1: expected the key of another label", label_parent="parent")
+
+
 def test_long_chains_end_in_one_line(tmp_path):
   """A chain of n labels would become n² letters."""
-  count = 1100
+  count = 3000
   rows = [f"{at},x,{at - 1 if at else ''}" for at in range(count)]
   samples.write(tmp_path / "train.csv", "text,labels\na,0\n")
   samples.write(tmp_path / "labels.csv", samples.lines(["id,title,parent", *rows]))

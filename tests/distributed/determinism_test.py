@@ -49,11 +49,12 @@ def test_xla_gets_its_flag_before_it_starts():
   code = (
     "import os, jax\n"
     "from xmc_jax.distributed import runtime\n"
-    "runtime.start(deterministic=True)\n"
+    "runtime.start(deterministic={})\n"
     "print(jax.device_count(), os.environ['XLA_FLAGS'])"
   )
   own = "--xla_force_host_platform_device_count=3"  # read when JAX starts, so it had not started before
   environment = {**os.environ, "XLA_FLAGS": own}
-  command = [sys.executable, "-c", code]
-  found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-  assert found.stdout.split("\n")[0] == f"3 {own} {runtime._DETERMINISTIC}"
+  for deterministic, flags in ((True, f"{own} {runtime._DETERMINISTIC}"), (False, own)):
+    command = [sys.executable, "-c", code.format(deterministic)]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.split("\n")[0] == f"3 {flags}"

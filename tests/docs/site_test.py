@@ -41,6 +41,13 @@ def test_every_page_is_in_the_navigation_once():
   assert sorted(re.findall(r": (\S+\.md)\b", navigation)) == sorted(written | ELSEWHERE)
 
 
+def test_broken_links_and_unlisted_pages_fail():
+  """MkDocs refuses what it warns of, as `make docs` is strict."""
+  (settings,) = re.findall(r"^validation:\n((?:  .*\n)+)", (ROOT / "mkdocs.yml").read_text(), re.M)
+  kinds = ("omitted_files", "absolute_links", "unrecognized_links", "anchors")
+  assert settings.split() == [word for kind in kinds for word in (f"{kind}:", "warn")]
+
+
 # --- the API ---
 
 

@@ -213,6 +213,7 @@ REFUSED = {
   "encoder": ({"encoder": None}, "encoder = None is not a text; for instance encoder='bag'"),
   "no encoder": ({"encoder": "not-there"}, "encoder 'not-there' is no directory.*with encoder='bag'"),
   "seed": ({"random_state": "x"}, "random_state = 'x' is not a whole number; for instance random_state=0"),
+  "workdir": ({"workdir": 3}, "workdir = 3 is not a path"),
   "seeds": (
     {"random_state": np.random.RandomState(3), "workdir": "/dev/null/run"},
     "random_state: a RandomState gives each fit another seed, .* give a number, such as random_state=0",

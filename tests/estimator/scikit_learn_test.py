@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import sklearn
 from sklearn.metrics import f1_score, make_scorer
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils import estimator_checks
@@ -129,6 +129,12 @@ def test_a_pipeline():
   assert whole.score(shouted, LABELS[:20]) == last.score(TEXTS[:20], LABELS[:20])
 
 
+def test_cross_validation():
+  """Lists of labels are the target; each fold is scored on texts that it was not trained on."""
+  found = cross_val_score(made_texts.estimator(num_epochs=2), TEXTS, LABELS, cv=2)
+  assert found.shape == (2,) and (found > 0.1).all()
+
+
 @pytest.mark.slow
 def test_a_grid_search():
   """Over a step of a pipeline, by P@1; and by another metric, for which a matrix is the target."""
@@ -136,9 +142,10 @@ def test_a_grid_search():
   search = GridSearchCV(pipeline(), grid, cv=2).fit(TEXTS, LABELS)
   assert search.best_params_["labels__num_epochs"] == 6
   assert set(search.predict(TEXTS[:5])[0]) <= set(made_texts.NAMES)
+  dense = np.array([[name in names for name in made_texts.NAMES] for names in LABELS], int)
   scoring = make_scorer(f1_score, average="micro", zero_division=0)
   search = GridSearchCV(made_texts.estimator(), {"threshold": [0.2, 0.9]}, cv=2, scoring=scoring)
-  search.fit(TEXTS, made_texts.indicator(LABELS), label_texts=made_texts.NAMES)
+  search.fit(TEXTS, dense, label_texts=made_texts.NAMES)
   assert search.cv_results_["mean_test_score"].shape == (2,) and search.best_score_ > 0.2
 
 

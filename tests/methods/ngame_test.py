@@ -38,8 +38,7 @@ CLASSIFIER = {
 def encoder_run(data, tmp_path_factory):
   """The folder of a finished run of DEXA."""
   workdir = tmp_path_factory.mktemp("runs") / "dexa"
-  config = tiny_runs.config(data, **DEXA, **{"method.label_clusters_every_epochs": 1.0})
-  commands.train_and_test(config, workdir)
+  commands.train_and_test(tiny_runs.config(data, **DEXA), workdir)
   return workdir
 
 
@@ -163,14 +162,23 @@ def test_batches_are_made_of_clusters_of_points_with_labels(data, tmp_path):
   assert np.all((clusters >= 0) == with_labels)
   sizes = np.bincount(clusters[with_labels])
   assert sizes.max() <= 4 and len(sizes) == 64 and sizes.max() - sizes.min() <= 1
+  queries = _unit(run.embedder.queries(params, extra_state, run.data.train.tokens))
+  within = np.mean([queries[a] @ queries[b] for a in np.flatnonzero(with_labels) for b in
+                    np.flatnonzero(clusters == clusters[a]) if a != b])  # fmt: skip
+  assert within > np.mean(queries @ queries.T) + 0.1
 
 
 @pytest.mark.parametrize("settings", [NGAME, DEXA], ids=["ngame", "dexa"])
-def test_batches_of_clusters_can_have_hard_negatives(settings, data, tmp_path):
+def test_labels_of_shortlists_join_the_pools_of_clusters(settings, data, tmp_path):
   listed = {"method.num_hard_negatives": 2, "method.shortlist_size": 8, "method.shortlist_first_epoch": 1.0}
   run = tiny_runs.open_run(data, tmp_path / "run", **settings, **listed)
   assert {"clusters", "shortlist"} <= set(run.method.refreshes)
-  assert (run.method.batch.cluster_size, run.method.batch.num_hard_negatives) == (4, 2)
+  shortlist = np.full((len(run.data.train), 8), -1, np.int32)
+  shortlist[:, 0] = [np.setdiff1d(np.arange(40), row.indices)[0] for row in run.data.train.truth]
+  clusters = np.arange(len(run.data.train)) // 4
+  batch = run.batches.build(0, {"clusters": clusters, "shortlist": shortlist})
+  assert len(set(clusters[batch.rows])) < len(batch.rows) // 2
+  assert set(shortlist[batch.rows, 0]) <= set(batch.columns.tolist())
 
 
 # --- clusters of labels ---
@@ -244,10 +252,13 @@ def test_renumbered_clusters_keep_most_of_their_labels():
   assert found.tolist() == head.tolist()
 
 
-def test_clusters_can_follow_the_texts(encoder_run):
-  assert (encoder_run / "metrics.jsonl").read_text().count("time/refresh_label_cluster") > 1
-  clusters = np.asarray(runs.reopen(encoder_run).trained().extra_state["label_cluster"])
-  assert sorted(set(clusters.tolist())) == list(range(8))
+@pytest.mark.slow
+def test_clusters_can_follow_the_texts(data, tmp_path):
+  settings = {**DEXA, "method.label_clusters_every_epochs": 1.0, "train.num_epochs": 3}
+  commands.train_and_test(tiny_runs.config(data, **settings), tmp_path / "run")
+  run = runs.reopen(tmp_path / "run")
+  assert "time/refresh_label_cluster" in (tmp_path / "run" / "metrics.jsonl").read_text()
+  assert sorted(set(np.asarray(run.trained().extra_state["label_cluster"]).tolist())) == list(range(8))
 
 
 # --- classifiers ---
@@ -296,6 +307,22 @@ def test_a_mean_over_all_pairs_needs_their_number(data):
   unclear = {**NGAME, "method.margin_mean": "all", "method.num_positives": 0}
   with pytest.raises(ConfigError, match=r"margin_mean = 'all' needs .*; set --config.*existing"):
     tiny_runs.config(data, **unclear)
+
+
+@pytest.mark.slow
+def test_a_step_leaves_the_encoder_and_other_labels_as_they_are(data, encoder_run, tmp_path):
+  settings = {**CLASSIFIER, "init_from": str(encoder_run), "data.path": "", "train.batch_size": 4}
+  run = tiny_runs.open_run(data, tmp_path / "run", **settings)
+  step = tiny_runs.train_step(run, table_rate=lambda count: 0.01)
+  state = step.first_state(*run.initial_parameters())
+  Trained(run, state.params, state.extra_state).freeze_queries()
+  before = jax.device_get(state)
+  batch = run.batches.build(0)
+  after = jax.device_get(step(state, sharding.put_batch(batch, run.mesh))[0])
+  for one, other in zip(jax.tree.leaves(before.extra_state), jax.tree.leaves(after.extra_state), strict=True):
+    np.testing.assert_array_equal(one, other)
+  moved = np.flatnonzero(np.any(before.params["classifiers"] != after.params["classifiers"], axis=1))
+  assert len(moved) > 0 and set(moved) <= set(batch.columns.tolist()) and len(moved) < 40
 
 
 @pytest.mark.slow

@@ -11,21 +11,15 @@ from xmc_jax.metrics import intervals
 L = 40
 
 
-def _case(num_rows, seed, better=0.0):
-  """A truth and two noisy rankings of it, the second of which sees it more sharply by `better`."""
-  rng = np.random.default_rng(seed)
-  truth = (rng.random((num_rows, L)) < 0.1).astype(float)
-  shared = rng.normal(size=(num_rows, L))
-  rankings = [
-    np.argsort(-(truth * (0.8 + sharper) + shared + rng.normal(size=(num_rows, L))), axis=1)[:, :10]
-    for sharper in (0.0, better)
-  ]
-  return rankings, scipy.sparse.csr_array(truth)
+def random_case(num_rows):
+  rng = np.random.default_rng(0)
+  truth = scipy.sparse.random_array((num_rows, 30), density=0.1, format="csr", rng=rng)
+  return np.argsort(rng.random((num_rows, 30)), axis=1)[:, :10], truth
 
 
 def test_every_metric_lies_in_its_interval():
-  (ids, _), truth = _case(300, 0)
-  kwargs = {"ks": (1, 3, 10), "inverse_propensity": np.linspace(1, 4, L)}
+  ids, truth = random_case(300)
+  kwargs = {"ks": (1, 3, 10), "inverse_propensity": np.linspace(1, 4, 30)}
   points = metrics.evaluate(ids, truth, **kwargs)
   found = metrics.bootstrap_intervals(ids, truth, num_resamples=300, **kwargs)
   assert list(found) == list(points)
@@ -34,7 +28,7 @@ def test_every_metric_lies_in_its_interval():
 
 
 def test_equal_seeds_give_equal_intervals_whatever_the_block():
-  (ids, _), truth = _case(50, 0)
+  ids, truth = random_case(50)
   once = metrics.bootstrap_intervals(ids, truth, num_resamples=40, seed=3)
   assert metrics.bootstrap_intervals(ids, truth, num_resamples=40, seed=3) == once
   assert metrics.bootstrap_intervals(ids, truth, num_resamples=40, seed=4) != once
@@ -53,6 +47,15 @@ def test_width_is_that_of_a_binomial():
   assert (high - low) / 2 == pytest.approx(1.96 * 0.02165, rel=0.1)
 
 
+def test_ratios_are_resampled_as_ratios():
+  # Each row obtains half of what it could, so PSP is 1/2 in every draw, though rows differ tenfold.
+  truth = scipy.sparse.csr_array([[1, 1, 0, 0], [0, 0, 1, 1]])
+  got = metrics.bootstrap_intervals(
+    [[0, -1], [2, -1]], truth, ks=(2,), inverse_propensity=[1.0, 1.0, 10.0, 10.0], num_resamples=50
+  )
+  assert got["PSP@2"] == pytest.approx((0.5, 0.5))
+
+
 def test_no_rows_and_no_labels_give_zero():
   for ids in (np.zeros((0, 3), int), np.array([[0], [1]])):
     truth = scipy.sparse.csr_array((len(ids), 4))
@@ -60,6 +63,18 @@ def test_no_rows_and_no_labels_give_zero():
 
 
 # --- paired differences ---
+
+
+def _case(num_rows, seed, better=0.0):
+  """A truth and two noisy rankings of it, the second of which sees it more sharply by `better`."""
+  rng = np.random.default_rng(seed)
+  truth = (rng.random((num_rows, L)) < 0.1).astype(float)
+  shared = rng.normal(size=(num_rows, L))
+  rankings = [
+    np.argsort(-(truth * (0.8 + sharper) + shared + rng.normal(size=(num_rows, L))), axis=1)[:, :10]
+    for sharper in (0.0, better)
+  ]
+  return rankings, scipy.sparse.csr_array(truth)
 
 
 def test_values_are_those_of_evaluate():

@@ -11,7 +11,7 @@ import torch_pickles
 from encoder_references import MODERNBERT
 from safetensors.numpy import load_file, save_file
 
-from xmc_jax.errors import DataError, UserError
+from xmc_jax.errors import ConfigError, DataError, UserError
 from xmc_jax.models import EncoderSpec, hf_names, locate
 from xmc_jax.models.pretrained import load_pretrained, save_pretrained
 from xmc_jax.models.torch_files import read_torch_file
@@ -76,6 +76,8 @@ def test_modernbert_round_trip_under_hugging_faces_names(tmp_path):
   [
     ({"rope_parameters": {"full_attention": ROPE | {"rope_type": "yarn"}}}, "'yarn'.*expected rope_type"),
     ({"layer_types": ["sliding_attention"] * 3}, "layer_types are .*every n-th"),
+    ({"local_rope_theta": "1"}, "local_rope_theta is '1'; expected float"),
+    ({"norm_bias": 1}, "norm_bias is 1; expected bool"),
     ({"hidden_activation": "silu"}, "'silu'"),
   ],
 )
@@ -141,6 +143,7 @@ def test_a_wrong_tensor_is_named(folder, tmp_path, change):
     ({"vocab_size": None}, "vocab_size"),
     ({"max_position_embeddings": 1}, "positions; expected 2 or more"),
     ({"hidden_size": 33, "dim": 33}, "33"),
+    ({"model_type": "roberta", "pad_token_id": "0"}, "first_position is '0'|key 'hidden_size'"),
   ],
 )
 def test_an_unsupported_config_is_named(folder, tmp_path, changes, message):
@@ -162,6 +165,8 @@ def test_damaged_files_and_missing_places_are_one_line(folder, tmp_path, monkeyp
     load_pretrained(str(tmp_path))
   with pytest.raises(UserError, match="does not exist"):
     load_pretrained(str(tmp_path / "nowhere"))
+  with pytest.raises(ConfigError, match="has 2 layers"):
+    load_pretrained(str(folder), num_layers=3)
 
 
 def test_the_hub_is_asked_after_its_cache(folder, monkeypatch):

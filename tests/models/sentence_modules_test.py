@@ -14,6 +14,7 @@ from xmc_jax.errors import DataError
 from xmc_jax.models.heads import pool
 
 KEY = jax.random.key(0)
+IDS = np.random.default_rng(0).integers(0, 600, (3, 6)).astype(np.int32)
 MASK = np.arange(6) < np.array([[6], [1], [4]])
 OLD = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
 GELU, TANH, IDENTITY = (
@@ -44,6 +45,12 @@ def folder_of(path, bert, *modules, settings=None):
   if settings:
     (path / "config_sentence_transformers.json").write_text(json.dumps(settings))
   return path
+
+
+def embedded(folder, **options):
+  settings = {"name": str(folder), "normalize": False, "dtype": "float32"} | options
+  embedder = models.build(types.SimpleNamespace(**settings))
+  return np.asarray(jax.jit(embedder.apply)(embedder.init(KEY), IDS, MASK))
 
 
 @pytest.mark.parametrize(
@@ -80,6 +87,14 @@ def test_poolings_read_real_tokens_alone(pooling, of_text):
   expected = [of_text(row[:n]) for row, n in zip(hidden, MASK.sum(axis=1))]
   np.testing.assert_allclose(pooled[:3], expected, atol=1e-6)
   assert np.isfinite(pooled).all()
+
+
+def test_pooling_and_dense_layer_are_followed(bert, tmp_path):
+  dense = {"in_features": 16, "out_features": 8, "activation_function": TANH}
+  modules = ("Pooling", {"pooling_mode": "max"}), ("Dense", dense), ("Normalize", {})
+  folder = folder_of(tmp_path / "folder", bert, *modules)
+  kernel = np.random.default_rng(1).normal(size=(8, 16)).astype(np.float32).T
+  np.testing.assert_allclose(embedded(folder), np.tanh(embedded(bert, pooling="max") @ kernel), atol=1e-4)
 
 
 @pytest.mark.parametrize(

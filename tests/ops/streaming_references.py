@@ -37,11 +37,11 @@ def draw_columns(rng, num_rows, num_labels, width, counts):
   return columns
 
 
-def make_case(kind, size=(5, 37, 6), *, weighted=False, masked=False, seed=0):
+def make_case(kind, size=(5, 37, 6), *, width=4, weighted=False, masked=False, seed=0, temperature=0.5):
   num_rows, num_labels, dim = size
   rng = np.random.default_rng(seed)
   tables = [rng.normal(size=(rows, dim)).astype(np.float32) for rows in (num_rows, num_labels)]
-  positives = draw_columns(rng, num_rows, num_labels, 4, rng.integers(0, 5, num_rows))
+  positives = draw_columns(rng, num_rows, num_labels, width, rng.integers(0, width + 1, num_rows))
   weights = excluded = bias = where = None
   if weighted and kind != "binary":  # some of weight 0, and numbers on padding, which nothing may read
     weights = (rng.random(positives.shape) * rng.integers(0, 2, positives.shape)).astype(np.float32)
@@ -50,15 +50,18 @@ def make_case(kind, size=(5, 37, 6), *, weighted=False, masked=False, seed=0):
     excluded[0, 0] = positives[0, 0]  # excluded wins
     where = rng.random(num_labels) < 0.8
     bias = rng.normal(size=num_labels).astype(np.float32)
-  scale = rng.random(num_rows).astype(np.float32)
-  return Case(*tables, positives, weights, excluded, bias, where, 0.5, scale)
+  return Case(
+    *tables, positives, weights, excluded, bias, where, temperature, rng.random(num_rows).astype(np.float32)
+  )
 
 
 def spread(columns, values, num_labels):
   """`[B, n]` columns and their values as `[B, L]`."""
-  dense = np.zeros((len(columns), num_labels + 1), np.asarray(values).dtype)
-  np.put_along_axis(dense, columns, values, axis=1)  # -1 is the column too many
-  return dense[:, :-1]
+  dense = np.zeros((len(columns), num_labels), np.asarray(values).dtype)
+  values = np.broadcast_to(values, columns.shape)
+  for row, (at, of_row) in enumerate(zip(columns, values)):
+    dense[row, at[at >= 0]] = of_row[at >= 0]
+  return dense
 
 
 def spread_all(case):

@@ -225,6 +225,7 @@ def test_what_is_saved_is_what_is_loaded(model, tmp_path):
     (lambda whole: b"\xff\xfe", "it was modified"),
     (lambda whole: whole[:-9], "it was modified"),
     (lambda whole: whole.replace(b"5", b"6", 1), "it was modified"),
+    *((lambda _, other=other: other, "it was modified") for other in (b"[]", b"3", b"{}", b"[" * 100_000)),
     (lambda _: checksums.to_json({"version": 3}).encode(), "format version 3, and this program reads 4"),
   ],
 )

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 
+import jax
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -85,10 +86,12 @@ def assert_right(found, queries, labels, k, exclude=None):
 
 def near_ones_excluded(queries, labels, count):
   """CSR of the `count` nearest of every second row; of the first, all labels but three."""
-  out = np.zeros((len(queries), len(labels)), bool)
-  np.put_along_axis(out[1::2], by_hand(queries[1::2], labels, count), True, axis=1)
-  out[0, 3:] = True
-  return sp.csr_matrix(out)
+  nearest = by_hand(queries, labels, count)
+  rows = [row if number % 2 else row[:0] for number, row in enumerate(nearest)]
+  rows[0] = np.arange(3, len(labels))
+  indptr = np.cumsum([0, *map(len, rows)])
+  ids = np.concatenate([np.sort(row) for row in rows])
+  return sp.csr_matrix((np.ones(len(ids), bool), ids, indptr), (len(queries), len(labels)))
 
 
 def test_backends_are_those_of_the_config():
@@ -316,8 +319,10 @@ def test_scann_bears_labels_that_are_equal(labels, capfd):
 @pytest.mark.parametrize(
   "num_queries, shape, platform, expected",
   [
+    (1_000_000, (1_000_000, 768), "cpu", "scann"),
+    (1_000_000, (1_000_000, 768), "gpu", "exact"),
+    (1_000_000, (1_000_000, 768), "tpu", "exact"),
     (19_200, (10_000, 128), "cpu", "scann"),
-    (19_200, (10_000, 128), "gpu", "exact"),
     (19_200, (9_999, 128), "cpu", "exact"),
     (19_199, (10_000, 128), "cpu", "exact"),
     (19_200, (10_000, 129), "cpu", "exact"),
@@ -325,6 +330,17 @@ def test_scann_bears_labels_that_are_equal(labels, capfd):
 )
 def test_auto_chooses_by_device_and_size(num_queries, shape, platform, expected):
   assert index._choose(num_queries, shape, platform) == expected
+
+
+@pytest.mark.parametrize("where", ["host", "device", "mesh"])
+def test_auto_is_what_it_chooses(where, monkeypatch):
+  chosen = []
+  monkeypatch.setattr(index, "_choose", lambda *sizes: chosen.append(sizes) or "exact")
+  queries, labels = clustered(4, 30)
+  placed = jax.device_put(labels) if where == "device" else labels
+  found = refresh.shortlist(queries, placed, 3, devices=sharding.make(1, 2) if where == "mesh" else None)
+  np.testing.assert_array_equal(found, by_hand(queries, labels, 3))
+  assert chosen == [(4, (30, 16), "cpu")]
 
 
 def test_an_unknown_backend_is_refused():

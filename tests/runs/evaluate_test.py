@@ -1,6 +1,8 @@
 """From embeddings to a ranking, to metrics by hand, to a file and back."""
 
+import functools
 import importlib.util
+import io
 import json
 import time
 from types import SimpleNamespace
@@ -8,16 +10,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import tiny_runs
 
 from xmc_jax import methods, metrics
+from xmc_jax.data import documents
 from xmc_jax.data.dataset import Split
 from xmc_jax.distributed import runtime
+from xmc_jax.errors import UserError
 from xmc_jax.retrieval import index
 from xmc_jax.retrieval.fusion import Tree
 from xmc_jax.retrieval.search import search
 from xmc_jax.retrieval.sources import Queries
 from xmc_jax.runs import evaluate
+from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.runs.evaluate import Ranking
+from xmc_jax.runs.model import Model
+from xmc_jax.runs.predict import predict_lines
 from xmc_jax.runs.trained import Trained
 from xmc_jax.storage import run_folder
 
@@ -240,3 +248,30 @@ def test_what_is_ranked_exactly(reason, tmp_path, builds, capfd, monkeypatch):
   said = capfd.readouterr().err.splitlines()
   assert not builds and len(said) == (backend == "scann")
   assert all(line.startswith("ranking: exact, as eval.backend = 'scann' ") for line in said)
+
+
+@pytest.mark.slow
+@NEEDS_SCANN
+def test_a_model_builds_its_index_once(tmp_path, builds, monkeypatch):
+  monkeypatch.setattr(index, "_SMALLEST", 50)
+  data = tiny_runs.write_data(tmp_path / "data")
+  run = tiny_runs.open_run(data, tmp_path / "run", **{"eval.backend": "scann"})
+  trained = Trained(run, *run.initial_parameters())
+  model = Model(trained)
+  texts = run.dataset.test.texts
+  labels, queries = trained.labels(), model.embed(texts)
+  exact = functools.partial(search, queries, labels)
+
+  np.testing.assert_array_equal(model.predict(texts[:3], 5)[0], exact(5).ids[:3])
+  assert not builds
+  for k in (5, 20, 60, 5):
+    ids, scores, names = model.predict(texts, k)
+    assert np.mean(scores >= exact(k).scores[:, -1:] - 1e-5) >= index.RECALL
+    np.testing.assert_allclose(scores, np.take_along_axis(queries @ labels.T, ids, axis=1), atol=1e-5)
+    assert names[0] == [run.dataset.labels.texts[label] for label in ids[0]]
+  out = io.StringIO()
+  assert predict_lines(model, documents.of_lines(texts), out, LabelRequest(5), block=20) == 50
+  assert len(out.getvalue().splitlines()) == 50
+  assert builds == [labels.shape]
+  with pytest.raises(UserError, match="k = 61: there are 60 labels; set 1 to 60"):
+    model.predict(texts, 61)

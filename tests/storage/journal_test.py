@@ -108,7 +108,16 @@ def test_200_kills_at_random_moments(tmp_path):
   assert cut > 20 and highest > 200
 
 
-@pytest.mark.parametrize("line", ["{", "null", '{"ids": [1], "texts": [], "labels": []}', '{"ids": [1]}'])
+LINES = (
+  '{"ids": [1], "texts": ["a"], "labels": [[]], "new_labels": ["k"]}',
+  '{"ids": [1], "texts": ["a"], "labels": [["k"]], "new_labels": {"k": 5}}',
+  *("{", "null", "[" * 100_000, '{"ids": [1], "texts": [], "labels": []}', '{"ids": 1}'),
+  *('{"ids": [1], "texts": [7], "labels": [[]]}', '{"ids": [1], "texts": ["a"], "labels": ["abc"]}'),
+  *('{"ids": ["1"], "texts": ["a"], "labels": [[]]}', '{"ids": [1], "texts": ["a"], "labels": [[5]]}'),
+)
+
+
+@pytest.mark.parametrize("line", LINES)
 def test_damaged_lines_are_refused_each_time(line, tmp_path):
   path = tmp_path / "learnt.jsonl"
   journal = Journal(path)
@@ -118,3 +127,18 @@ def test_damaged_lines_are_refused_each_time(line, tmp_path):
     with pytest.raises(UserError, match=r"learnt\.jsonl, line 2: not readable"):
       journal.reread()
   assert journal.batches == BATCHES[:1] and journal.next_id == 2
+
+
+def test_what_is_no_plain_file_is_refused(tmp_path):
+  path, outside = tmp_path / "learnt.jsonl", tmp_path / "outside"
+  journal = Journal(path)
+  outside.write_text("precious")
+  path.symlink_to(outside)
+  for change in (journal.reread, lambda: journal.append(BATCHES[0]), lambda: journal.replace(BATCHES)):
+    with pytest.raises(UserError, match=r"learnt\.jsonl"):
+      change()
+  path.unlink()
+  path.mkdir()
+  with pytest.raises(UserError, match="expected a plain file"):
+    Journal(path)
+  assert outside.read_text() == "precious"

@@ -5,6 +5,7 @@ import json
 import shutil
 import types
 
+import numpy as np
 import pytest
 
 from xmc_jax import methods
@@ -265,7 +266,7 @@ def test_a_small_set(data, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_trains_on_by_itself_where_the_data_have_grown(data, tmp_path, monkeypatch):
+def test_it_trains_on_by_itself_where_the_data_have_grown(data, tmp_path, monkeypatch, capfd):
   """The run of before answers until the new one takes its place, and what it has learnt stays."""
   monkeypatch.setattr(members, "MEMBERS", ("depsl",))
   monkeypatch.setitem(depsl.PRESETS["debian"], "train.num_epochs", 4)
@@ -276,19 +277,23 @@ def test_it_trains_on_by_itself_where_the_data_have_grown(data, tmp_path, monkey
   rows = (own / "trn.json").read_text()
   new = json.dumps({"uid": "new", "title": "barn", "target_ind": [0], "target_rel": [1.0]})
   (own / "trn.json").write_text(f"{rows}{new}\n")
-  before = (run / "metrics.json", *run.rglob("checkpoints"))
-  with monkeypatch.context() as patch:
-    patch.setattr(auto.combine, "combine_and_test", _stopped)
-    with pytest.raises(KeyboardInterrupt):
-      train()
-  assert (run / "metrics.json", *run.rglob("checkpoints")) == before
+  texts = ["barn balt", "a barn owl"]
+  before, beside = Model.load(run).predict(texts, k=5), tmp_path / ".run.next"
+  for owner, call in ((auto.combine, "combine_and_test"), (shutil, "copy2")):
+    with monkeypatch.context() as patch:
+      patch.setattr(owner, call, _stopped)
+      with pytest.raises(KeyboardInterrupt):
+        train()
+    np.testing.assert_equal(Model.load(run).predict(texts, k=5), before)
+  capfd.readouterr()
   train()
+  said = capfd.readouterr().err
+  assert f"{run} is the new run, with all that was written to {beside}; {run}.1 is the one before" in said
+  assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run", "run.1"]
   config = methods.read_config(run / "members" / "depsl" / "config.json")
   assert (config.init_from, config.train.num_epochs) == (f"{run}/members/depsl", 2)
-  model = Model.load(run)
-  assert model.predict(["a barn owl"], k=1)[2][0] == ["a label of its own"]
-  assert {path.name for path in tmp_path.iterdir()} >= {"run", "run.previous"}
-  assert not (tmp_path / "run.next").exists()
+  assert Model.load(run).predict(["a barn owl"], k=1)[2][0] == ["a label of its own"]
+  run.rename(beside)  # a kill between the two renames
   train()  # has nothing to do
   (own / "trn.json").write_text(rows)
   with pytest.raises(ConfigError, match=r"holds a run on other data.*--config.init_from=THIS_FOLDER"):

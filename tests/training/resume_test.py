@@ -1,6 +1,7 @@
 """Kill -9 at any point, the same command again: the end is, bit by bit, that of a run never stopped."""
 
 import contextlib
+import pathlib
 import re
 import shutil
 import sys
@@ -24,6 +25,7 @@ from xmc_jax.storage import checksums
 from xmc_jax.storage.checkpoints import StepFolder
 from xmc_jax.training import loop
 
+HERE = pathlib.Path(__file__).parents[1]
 # Runs the command line, and kills itself before a call of a function: its owner, its name and how many calls.
 DRIVER = """
 import os, pkgutil, signal
@@ -196,13 +198,18 @@ _TRANSFORMER = {
   **_SAVED_OFTEN,
 }
 _SETTINGS = {
-  "fresh": {"method.labels": "in_batch", "method.num_fresh_negatives": 6, **_SAVED_OFTEN},  # a label cache
+  "fresh": {
+    "method.labels": "in_batch",
+    "method.num_fresh_negatives": 6,
+    **_SAVED_OFTEN,
+  },  # a cache of labels
   "dexa": _DEXA,
   "unidec": _UNIDEC,
   "prime": {**tiny_runs.PRIME, **_CLUSTERED, "encoder.embedding_dropout": 0.0},
   "ramen": _RAMEN,
   "ramen_pretrained": _RAMEN_PRETRAINED,
   "bert": _TRANSFORMER,
+  "distilbert": _TRANSFORMER,
   "rae_xmc": {
     **tiny_runs.RAE_XMC,
     "method.point_positive_weight": 0.5,
@@ -217,8 +224,8 @@ _SETTINGS = {
 def test_refreshes_and_tables_resume_bit_identically(method, graph_data, tmp_path):
   """What refreshes made is saved: made anew from later parameters it would be another."""
   settings = _SETTINGS.get(method)
-  if method == "bert":
-    settings = {**settings, "encoder.name": str(tiny_runs.tiny_bert(tmp_path / "encoder"))}
+  if method in ("bert", "distilbert"):
+    settings = {**settings, "encoder.name": str(tiny_runs.tiny_bert(tmp_path / "encoder", method))}
   if method == "classifier":
     commands.train_and_test(tiny_runs.config(graph_data, **_DEXA), tmp_path / "encoder")
     settings = {**tiny_runs.CLASSIFIER, **_CLUSTERED, "data.path": "", "eval.num_candidates": 20}
@@ -307,3 +314,17 @@ def test_a_run_goes_on_over_another_mesh(method, begun, ended, data, tmp_path):
   tables.append(found.trained().labels())
   for table in tables[1:]:
     np.testing.assert_allclose(table, tables[0], atol=1e-4)
+
+
+@pytest.mark.slow
+def test_going_on_from_further_back_forgets_the_best_of_a_later_step(data, tmp_path):
+  """As after deleting a damaged checkpoint: what best/ holds of later steps is another run's by then."""
+  workdir = tmp_path / "run"
+  config = tiny_runs.config(data, **{"train.num_epochs": 2})
+  expected = commands.train_and_test(config, workdir)
+  shutil.rmtree(workdir / "checkpoints" / "12")
+  (kept,) = (workdir / "best").iterdir()
+  kept.rename(kept.with_name("99"))
+  assert commands.train_and_test(config, workdir) == expected
+  assert [path.name for path in (workdir / "best").iterdir()] != ["99"]
+  assert runs.reopen(workdir).trained().step <= 12

@@ -253,7 +253,7 @@ def epoch_shape(
   """Returns `(steps, rows of a batch)` of an epoch of points with a label to learn.
 
   If each batch is a cluster, a leaf of a balanced binary tree over points (UniDEC, 2024), `batch_size` is an
-  upper bound, and the rows are a multiple of `multiple`; else `batch_size` must be one.
+  upper bound, and the rows are a multiple of `multiple`; else `batch_size` must be a multiple of it.
   """
   if not batch_is_cluster:
     return max(1, -(-num_points // batch_size)), batch_size

@@ -24,7 +24,7 @@ from xmc_jax.plan.table import table
 from xmc_jax.report import compare as compare  # the command of --mode=compare
 from xmc_jax.runs import create, label_frequency
 from xmc_jax.runs import run as runs
-from xmc_jax.runs.best_labels import LabelRequest
+from xmc_jax.runs.best_labels import LabelRequest, check_k
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.trained import to_test
@@ -230,6 +230,8 @@ def serve(
   serving.check_installed()
   from xmc_jax.serve import options, server
 
+  if not add_labels:  # else they count, too
+    check_k(k, data.read_manifest(workdir / "data")["counts"]["labels"]["texts"], threshold)
   token = options.read_token(pathlib.Path(learn_token_file).expanduser()) if learn_token_file else ""
   usual = serving.Limits()
   with server.bound_socket(host, port) as taken:  # before the run is opened, which takes a while

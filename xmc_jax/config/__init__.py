@@ -174,7 +174,7 @@ def read(path: pathlib.Path, methods: Mapping[str, Settings]) -> ml_collections.
     meant = f"; did you mean {runs[near[0]]}?" if near else f"; {runs[min(runs)]} is one" if runs else ""
     told = f"{path}: no such file; {path.parent} is not the folder of a run{meant}"
     raise ConfigError(sanitize.line(told)) from None
-  except (OSError, ValueError) as error:
+  except (OSError, ValueError, RecursionError) as error:
     raise ConfigError(f"{path}: not readable as a run's config ({error})") from None
   try:
     config = default(stored.get("method", {}).get("name", ""), methods)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from xmc_jax.errors import DataError
 from xmc_jax.storage import npy
 
 
@@ -81,9 +82,14 @@ def read_ragged(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
   """Opens the values and the offsets of a RaggedFile, memory-mapped and read-only.
 
   Raises:
-    DataError: a file is missing, or is no array.
+    DataError: a file is missing, is no array, or has offsets that do not fit.
   """
-  return _read(folder / f"{name}.npy"), _read(folder / f"{name}_offsets.npy")
+  path = folder / f"{name}_offsets.npy"
+  values, offsets = _read(folder / f"{name}.npy"), _read(path)
+  if offsets[[0, -1]].tolist() != [0, len(values)] or np.any(offsets[1:] < offsets[:-1]):
+    expected = f"offsets that grow from 0 to {len(values)}, the length of {name}.npy"
+    raise DataError(f"{path}: expected {expected}; prepare the data again")
+  return values, offsets
 
 
 def read_csr(folder: Path, name: str, shape: tuple[int, int]) -> sp.csr_matrix:

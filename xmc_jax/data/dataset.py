@@ -159,7 +159,11 @@ class Dataset:
 
   def notation(self, label: int) -> str:
     """Returns a label's notation in the vocabulary; '' if it has none."""
-    return self.concept(label).get("notation", "")
+    return self._notations[label] if label < len(self._notations) else ""
+
+  @functools.cached_property
+  def _notations(self) -> list[str]:
+    return [json.loads(concept)["notation"] for concept in self.label_concepts or ()]
 
   def concept(self, label: int) -> dict[str, Any]:
     """Returns what the vocabulary says of a label, as `vocabulary.Concept`; {} without one."""

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import scipy.sparse as sp
 
+from xmc_jax.data.formats.lines import MAX_LINE_BYTES
 from xmc_jax.data.label_sets import LabelSpace
 from xmc_jax.data.label_values import Labels, texts_of
 from xmc_jax.errors import DataError
@@ -98,9 +99,9 @@ def checksums(label_texts: list[str], train: Encoded, test: Encoded) -> dict[str
 
 
 def _files(label_texts: list[str], train: Encoded, test: Encoded) -> Iterator[tuple[str, Iterator[bytes]]]:
-  yield _LABELS, _lines({"title": text} for text in label_texts)
-  yield _TEST, _lines(_points(*test))
-  yield _TRAIN, _lines(_points(*train))
+  yield _LABELS, _lines(({"title": text} for text in label_texts), "label_texts")
+  yield _TEST, _lines(_points(*test), "test_texts")
+  yield _TRAIN, _lines(_points(*train), "texts")
 
 
 def _points(texts: list[str], truth: sp.csr_matrix) -> Iterator[dict]:
@@ -110,9 +111,12 @@ def _points(texts: list[str], truth: sp.csr_matrix) -> Iterator[dict]:
     yield point if binary else {**point, "target_rel": truth.data[start:end].tolist()}
 
 
-def _lines(records: Iterable[dict]) -> Iterator[bytes]:
-  for record in records:
+def _lines(records: Iterable[dict], what: str) -> Iterator[bytes]:
+  for row, record in enumerate(records):
     try:
-      yield f"{json.dumps(record, ensure_ascii=False)}\n".encode()
+      line = f"{json.dumps(record, ensure_ascii=False)}\n".encode()
     except UnicodeEncodeError:  # a lone surrogate, which only an escape can express
-      yield f"{json.dumps(record)}\n".encode()
+      line = f"{json.dumps(record)}\n".encode()
+    if len(line) > MAX_LINE_BYTES:
+      raise DataError(f"{what}[{row}]: expected at most {MAX_LINE_BYTES >> 20} MiB of text and labels")
+    yield line

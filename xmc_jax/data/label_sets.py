@@ -166,4 +166,7 @@ class LabelSpace:
 
 def _empty(matrix: Any) -> Any:
   """Returns a matrix of the same type, without rows; CSR for any sparse one."""
-  return matrix.tocsr()[:0] if sp.issparse(matrix) else np.asarray(matrix)[:0].copy()
+  if not sp.issparse(matrix):
+    return np.zeros((0, matrix.shape[1]), np.asarray(matrix).dtype)
+  kind = sp.csr_array if isinstance(matrix, sp.sparray) else sp.csr_matrix
+  return kind((0, matrix.shape[1]), dtype=matrix.dtype)

@@ -46,7 +46,7 @@ def items_of(values: Any, what: str) -> list:
   if len(shape) != 1:
     kind = type(values).__name__
     raise DataError(f"{what}: expected one dimension, found a {kind} of shape {shape}; give one column of it")
-  return values.tolist() if isinstance(values, np.ndarray) else list(values)
+  return list(values.tolist() if hasattr(values, "tolist") else values)
 
 
 def texts_of(values: Any, what: str) -> list[str]:

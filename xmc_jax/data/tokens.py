@@ -38,7 +38,10 @@ class TokenTable(Ragged):
     """
     from xmc_jax.types import Tokens
 
-    if not len(self._values):
+    rows = np.asarray(rows)
+    if not len(self._values) or not len(rows):
+      if np.any(rows >= len(self)):
+        raise IndexError(f"row {rows.max()} of a table of {len(self)}")
       return Tokens(np.zeros((len(rows), width), np.int32), np.zeros(len(rows), np.int32))
     used = rows >= 0
     lengths = np.where(used, np.minimum(self.lengths[rows], width), 0).astype(np.int32)

@@ -1,5 +1,6 @@
 """`XMCClassifier`: trains and predicts like an estimator of scikit-learn."""
 
+import os
 import pathlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -234,6 +235,8 @@ class XMCClassifier(Learns):
 
   def _config(self) -> ml_collections.ConfigDict:
     self._threshold()
+    if not (self.workdir is None or isinstance(self.workdir, str | os.PathLike)):
+      raise ConfigError(f"workdir = {self.workdir!r:.60} is not a path; for instance workdir='runs/mine'")
     given = {name: getattr(self, name) for name in settings.KEYS if name not in ("method", "encoder")}
     if isinstance(self.random_state, np.random.RandomState):
       if self.workdir is not None:

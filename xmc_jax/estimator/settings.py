@@ -52,13 +52,16 @@ def make(
   with named_by_parameters():
     if not isinstance(encoder, str):
       raise ConfigError(f"encoder = {encoder!r:.60} is not a text; for instance encoder='bag'")
-    config = _preset(method, encoder)
-    values: dict[str, Any] = {"eval.num_examples": 0, "eval.report_page": False}
+    values = checks.flatten(_preset(method, encoder))
+    values |= {"eval.num_examples": 0, "eval.report_page": False}
     values |= {"name": method, "data.path": "", "data.layout": "raw_json"}
     values |= {KEYS[name]: _plain(value) for name, value in given.items() if value is not None}
-    values |= _checked(settings, checks.flatten(config))
-    with config.ignore_type():  # `check_config` names a wrong type by its parameter
-      config.update_from_flattened_dict(values)
+    values |= _checked(settings, values)
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+      section, _, name = key.rpartition(".")
+      (nested.setdefault(section, {}) if section else nested)[name] = value
+    config = ml_collections.ConfigDict(nested)
     methods.check_config(config)
     if bool(config.auto.minutes) != (method == "auto"):
       raise ConfigError(

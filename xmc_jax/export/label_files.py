@@ -139,7 +139,7 @@ def read_texts(path: Path) -> tuple[list[str], list[str], list[str], list[dict[s
         keys.append(entry.pop("key", name))
         entry.pop("id", None)
         facts.append(dict(entry) if entry else _NO_FACTS)
-  except (OSError, ValueError, KeyError) as error:
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     raise DataError(f"{path}, line {len(texts) + 1}: not readable ({error}); export again") from None
   return texts, keys, names, facts
 

@@ -18,20 +18,35 @@ from xmc_jax.models.sentence_modules import checked_tensor
 
 _TABLE = "word_embeddings.weight"
 _STATIC = "embedding.weight"  # the table of a StaticEmbedding
-SPECS = {"xmc_jax_bag": BagSpec, "xmc_jax_gru": GruSpec}  # by model_type
+_SPECS = {"xmc_jax_bag": BagSpec, "xmc_jax_gru": GruSpec}  # by model_type
 _SIZES = {BagSpec: ("vocab_size", "width"), GruSpec: ("vocab_size", "embedding_width", "width")}
+
+
+def is_ours(config: dict[str, Any]) -> bool:
+  """Returns whether a config.json describes one of these encoders."""
+  return str(config.get("model_type")) in _SPECS
 
 
 def config_from_spec(spec: BagSpec | GruSpec) -> dict[str, Any]:
   """Converts a BagSpec or GruSpec to a dict for config.json."""
-  kind = next(kind for kind, spec_type in SPECS.items() if isinstance(spec, spec_type))
+  kind = next(kind for kind, spec_type in _SPECS.items() if isinstance(spec, spec_type))
   return {"model_type": kind, **{key: getattr(spec, key) for key in _SIZES[type(spec)]}}
 
 
-def spec_from_config(config: dict[str, Any]) -> BagSpec | GruSpec:
-  """Converts config.json's dict to a spec: the inverse of `config_from_spec`."""
-  spec_type = SPECS[config["model_type"]]
-  return spec_type(**{key: config[key] for key in _SIZES[spec_type]})
+def spec_from_config(config: dict[str, Any], where: Path) -> BagSpec | GruSpec:
+  """Converts config.json's dict to a spec: the inverse of `config_from_spec`.
+
+  Raises:
+    DataError: a size is missing, or such an encoder cannot have it.
+  """
+  spec_type = _SPECS[config["model_type"]]
+  sizes = {key: config.get(key) for key in _SIZES[spec_type]}
+  for key, size in sizes.items():
+    if (
+      type(size) is not int or not 0 < size < 2**31 or (spec_type is GruSpec and key == "width" and size % 2)
+    ):
+      raise DataError(f"{where}: {key} is {size!r}; expected a whole number that the encoder can have")
+  return spec_type(**sizes)
 
 
 def spec_from_static(file: Path) -> BagSpec:
@@ -41,6 +56,8 @@ def spec_from_static(file: Path) -> BagSpec:
       sizes = tensors.get_slice(_STATIC).get_shape()
   except (OSError, safetensors.SafetensorError) as error:
     raise DataError(f"{file}: unreadable ({error}); expected the table of a StaticEmbedding") from None
+  if len(sizes) != 2:
+    raise DataError(f"{file}: tensor '{_STATIC}' has shape {sizes}; expected two numbers")
   return BagSpec(*sizes)
 
 

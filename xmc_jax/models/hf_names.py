@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -217,31 +217,42 @@ def spec_from_config(config: dict[str, Any], where: Path) -> EncoderSpec:
   except KeyError as error:
     raise DataError(f"{where}: key {error} is missing") from None
   if family.after_padding:
-    sizes["first_position"] = config.get("pad_token_id", 1) + 1
+    padding = config.get("pad_token_id", 1)
+    sizes["first_position"] = padding + 1 if type(padding) is int else padding  # `_check` refuses others
   spec = EncoderSpec(kind, **sizes, **family.switches)
-  if not spec.num_heads or spec.width % spec.num_heads:
-    raise DataError(f"{where}: width {spec.width} does not divide into {spec.num_heads} heads")
-  if (positions := spec.max_positions - spec.first_position) < 2:
-    raise DataError(f"{where}: {positions} positions; expected 2 or more")
-  return dataclasses.replace(spec, max_positions=positions)
+  _check(spec, where)
+  return dataclasses.replace(spec, max_positions=spec.max_positions - spec.first_position)
 
 
 def _of_one_version(config, where):
   """Returns ModernBERT's config with the keys of transformers 4 in place of those of transformers 5."""
   config = dict(config)
-  ropes, kinds = config.get("rope_parameters") or {}, config.get("layer_types")
+  ropes, kinds = config.get("rope_parameters"), config.get("layer_types")
+  ropes = ropes if isinstance(ropes, dict) else {}
   for rope in (config.get("rope_scaling"), *ropes.values()):
     if rope and (not isinstance(rope, dict) or rope.get("rope_type", "default") != "default"):
       raise DataError(f"{where}: rotary embeddings are {rope!r:.60}; expected rope_type 'default'")
   for kind, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
     if ropes.get(kind):
       config[key] = ropes[kind].get("rope_theta")
-  if kinds:
+  if isinstance(kinds, list):
     every = next((i for i, kind in enumerate(kinds) if i and kind == "full_attention"), len(kinds))
     if kinds != [("sliding" if i % every else "full") + "_attention" for i in range(len(kinds))]:
       raise DataError(f"{where}: layer_types are {kinds!r:.60}; expected full_attention in every n-th layer")
     config["global_attn_every_n_layers"] = every
   return config
+
+
+def _check(spec, where):
+  """Raises DataError for sizes of another type, heads that do not divide the width, and no two positions."""
+  for field in dataclasses.fields(spec):
+    value, kind = getattr(spec, field.name), cast(type, field.type)
+    if not isinstance(value, (int, float) if kind is float else kind):
+      raise DataError(f"{where}: {field.name} is {value!r:.60}; expected {kind.__name__}")
+  if not spec.num_heads or spec.width % spec.num_heads:
+    raise DataError(f"{where}: width {spec.width} does not divide into {spec.num_heads} heads")
+  if (positions := spec.max_positions - spec.first_position) < 2:
+    raise DataError(f"{where}: {positions} positions; expected 2 or more")
 
 
 def config_from_spec(spec: EncoderSpec) -> dict[str, Any]:

@@ -41,6 +41,9 @@ def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> 
     num_layers: keep the first so many blocks; 0 keeps all.
     weights: False reads everything but the tensors (`params` and `projection` are then empty).
 
+  Returns:
+    Pretrained.
+
   Raises:
     UserError, DataError: the encoder is missing or unreadable; the message names the file.
   """
@@ -52,8 +55,8 @@ def load_pretrained(name: str, *, num_layers: int = 0, weights: bool = True) -> 
   spec: Spec
   if modules.static:
     spec = bag_gru_files.spec_from_static(inner / "model.safetensors")
-  elif (config := read_json(config_file)).get("model_type") in bag_gru_files.SPECS:
-    spec = bag_gru_files.spec_from_config(config)
+  elif bag_gru_files.is_ours(config := read_json(config_file)):
+    spec = bag_gru_files.spec_from_config(config, config_file)
   else:
     spec = _first_layers(hf_names.spec_from_config(config, config_file), num_layers, name)
   return Pretrained(

@@ -82,10 +82,11 @@ def head_settings(settings: Any, modules: Modules) -> dict[str, Any]:
 def _of_settings(file):
   """Reads the default prompt, and whether embeddings are truncated."""
   settings = read_json(file) if file.is_file() else {}
-  prompts = settings.get("prompts") or {}
+  prompts = settings.get("prompts")
+  prompt = prompts.get(str(settings.get("default_prompt_name"))) if isinstance(prompts, dict) else None
   truncated = settings.get("truncate_dim")
   return Modules(
-    prompt=prompts.get(settings.get("default_prompt_name"), ""),
+    prompt=prompt if isinstance(prompt, str) else "",
     unsupported=f"{file}: truncate_dim = {truncated!r:.20}" if truncated else "",
   )
 
@@ -120,10 +121,14 @@ def _with_dense(modules, path, file):
 
 def _listed(file):
   """Lists (kind, folder) of each module; refuses folders outside that of the file."""
-  listed = [(module["type"].rpartition(".")[-1], module["path"]) for module in read_json(file, list)]
-  for _, path in listed:
+  listed = []
+  for module in read_json(file, list):
+    kind, path = (module.get(key) if isinstance(module, dict) else None for key in ("type", "path"))
+    if not isinstance(kind, str) or not isinstance(path, str):
+      raise DataError(f"{file}: expected a text under 'type' and 'path' of every module")
     if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
       raise DataError(f"{file}: the path {path!r:.60} leads out of the encoder's folder")
+    listed.append((kind.rpartition(".")[-1], path))
   return listed
 
 

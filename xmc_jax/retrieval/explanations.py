@@ -70,8 +70,9 @@ def _reason(found: Mapping[str, Found], row: int, label: int, truth: sp.csr_matr
       ranks[name] = int(places[0]) + 1
     voters = zip(*(array[row].tolist() for array in one.voters)) if one.voters else ()
     for point, weight in voters:
-      labels = truth.indices[truth.indptr[point] : truth.indptr[point + 1]]
-      if point >= 0 and weight > 0 and label in labels:
+      if point < 0 or weight <= 0:
+        continue
+      if label in truth.indices[truth.indptr[point] : truth.indptr[point + 1]]:
         weights[point] = max(weight, weights.get(point, 0.0))
   best = sorted(weights.items(), key=lambda pair: (-pair[1], pair[0]))
   return Reason(dict(sorted(ranks.items(), key=lambda pair: pair[1])), best)

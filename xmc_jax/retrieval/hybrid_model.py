@@ -119,13 +119,14 @@ class HybridModel:
     """
     try:
       content = checksums.from_json(path)
-      if (version := content.pop("version")) != _VERSION:
-        raise ValueError(f"format version {version}, and this program reads {_VERSION}")
-    except (OSError, ValueError) as error:
-      raise DataError(f"{path}: not readable ({error}); {remedy}") from None
-    content.pop("format")
-    others = [cls._of_content(other) for other in content.pop("others", ())]
-    return cls._of_content({**content, "others": others})
+      written = content.pop("format"), content.pop("version")
+      if written != (_FORMAT, _VERSION):
+        raise ValueError(f"format version {written[1]!r:.20}, and this program reads {_VERSION}")
+      others = [cls._of_content(other) for other in content.pop("others", ())]
+      return cls._of_content({**content, "others": others})
+    except (OSError, ValueError, KeyError) as error:
+      why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+      raise DataError(f"{path}: not readable ({why}); {remedy}") from None
 
   @classmethod
   def _of_content(cls, content: dict[str, Any]) -> "HybridModel":

@@ -79,9 +79,9 @@ class Lexicon:
     for part in _parts(texts):
       each = self._counts(part)
       for total, counts in zip(with_it, each):
-        np.add.at(total, counts.indices, 1)
+        np.add.at(total, counts.indices, np.int32(1))  # of the same type, or it is slow
       if words is not None:
-        np.add.at(words, each[0].indices, each[0].data)
+        np.add.at(words, each[0].indices, each[0].data.astype(np.float64))
       num_texts += len(part)
     return num_texts
 

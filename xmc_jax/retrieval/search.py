@@ -191,10 +191,15 @@ def _platform(array: jax.Array) -> str:
 
 def values_at(matrix: sp.csr_matrix, ids: np.ndarray) -> np.ndarray:
   """Looks ids `[n, k]` up in a CSR `[n, L]`; returns float32, 0 without an entry; undefined for id -1."""
-  if not matrix.nnz or not ids.size:
+  if not matrix.nnz:
     return np.zeros(ids.shape, np.float32)
-  rows = np.repeat(np.arange(len(ids)), ids.shape[1])
-  return np.asarray(matrix[rows, ids.ravel()], np.float32).reshape(ids.shape)
+  if not matrix.has_sorted_indices:
+    matrix.sort_indices()
+  width = np.int64(matrix.shape[1])
+  keys = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)) * width + matrix.indices
+  wanted = np.arange(len(ids))[:, None] * width + ids
+  places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+  return np.where(keys[places] == wanted, matrix.data[places], 0).astype(np.float32)
 
 
 def contained(ids: np.ndarray, matrix: sp.csr_matrix) -> np.ndarray:

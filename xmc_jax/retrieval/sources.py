@@ -95,6 +95,12 @@ class Retriever:
     self.log_frequency = log_frequency(corpus.truth)
     self.names = source_names(corpus.label_vectors)
 
+  def __copy__(self) -> "Retriever":
+    copied = object.__new__(type(self))
+    vars(copied).update(vars(self))
+    copied._some_labels = {}  # of its own labels
+    return copied
+
   @property
   def by_encoder(self) -> Mapping[str, "Retriever"]:
     """Returns by encoder the retriever that searches by it alone; a single encoder has no name."""

@@ -5,6 +5,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,18 @@ class KnowsLabels(abc.ABC):
     """Returns the languages that labels have names in, such as ['en', 'fi']; [] without a vocabulary."""
     concepts = map(json.loads, self.dataset.label_concepts or ())
     return sorted({tag for concept in concepts for tag in concept["names"]} - {""})
+
+  def concept(self, label: int) -> dict[str, Any]:
+    """Returns what the vocabulary says of a label: `names`, `notation`, `broader`, …; {} without one."""
+    return self.dataset.concept(label)
+
+  def notation(self, label: int) -> str:
+    """Returns a label's notation in the vocabulary; '' if it has none."""
+    return self.dataset.notation(label)
+
+  def name(self, label: int, language: str = "") -> str:
+    """Returns a label's name in a language; the one that the run shows if the vocabulary has no other."""
+    return self.dataset.label_name(label, language)
 
   def check_language(self, language: str) -> None:
     """Raises UserError if no label has a name in the language; '' is the run's own."""

@@ -30,8 +30,8 @@ from xmc_jax.storage.journal import Batch, Journal, without
 if TYPE_CHECKING:
   from xmc_jax.runs.trained import Trained
 
-_LOCK = ".learn.lock"
-_LEARNS = "is learning for this run; try again"
+LOCK = ".learn.lock"
+LEARNS = "is learning for this run; try again"
 _SHOWN = 3
 NewLabels = bool | Mapping[str, str]  # whether unknown labels are added; or the texts of those, by key
 
@@ -151,7 +151,7 @@ class Learner:
     """Refuses a process that learns while another does; gives what others have learnt until now."""
     if not runtime.is_alone():
       raise UserError("several processes cannot learn together; learn with one")
-    with self._one_at_a_time, locks.in_use(self._workdir, _LOCK, _LEARNS):
+    with self._one_at_a_time, locks.in_use(self._workdir, LOCK, LEARNS):
       yield self.now()
 
   @functools.cached_property

@@ -20,7 +20,7 @@ from xmc_jax.data.prepared import options_for
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import UserError
 from xmc_jax.runs import evaluate
-from xmc_jax.runs.best_labels import LabelRequest, answers
+from xmc_jax.runs.best_labels import LabelRequest, answers, check_k
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.run import Run
 from xmc_jax.storage import atomic, checksums, run_folder
@@ -160,6 +160,8 @@ def predict_command(
   _check_files(source, destination, request.explain)
   manifest = data.read_manifest(workdir / "data")
   num_labels = manifest["counts"]["labels"]["texts"]
+  if not add_labels:  # else they count, too
+    check_k(request.k, num_labels, request.threshold)
   options = options_for(manifest, pathlib.Path(source), reading)
   texts = documents_of(source, whole, options)
   with contextlib.ExitStack() as files:

@@ -55,21 +55,16 @@ class Journal:
     """Reads the file, without a last line that has no end; returns whether another process has changed it.
 
     Raises:
-      DataError: it cannot be read, or a line is damaged.
+      DataError: it is no plain file, or a line is damaged.
     """
     if (state := _state_of(self._path)) == self._state:
       return False
-    try:
-      lines = self._path.read_bytes().split(b"\n")[:-1]
-    except FileNotFoundError:
-      lines = []
-    except OSError as error:
-      raise DataError(f"{self._path}: not readable ({error.strerror})") from None
+    lines = self._content().split(b"\n")[:-1]
     batches, next_id = [], 0
     for number, line in enumerate(lines, 1):
       try:
         batch, least = _read(line)
-      except (ValueError, KeyError, TypeError) as error:
+      except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{self._path}, line {number}: not readable ({error}); delete the line") from None
       next_id = max([next_id, least, *(1 + one for one in batch.ids)])
       batches += [batch] if batch.ids or batch.new_labels else []
@@ -86,7 +81,7 @@ class Journal:
     line = _line(batch).encode()
     with atomic.writing(self._path):
       is_new = not self._path.exists()
-      file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+      file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
       try:
         os.ftruncate(file, self._size)  # without what a kill left
         written = 0
@@ -107,9 +102,20 @@ class Journal:
 
   def replace(self, batches: Sequence[Batch]) -> None:
     """Writes other batches in place of all; nothing of the old ones is left in the file."""
+    self._content()  # refuses a link
     content = json.dumps({"next_id": self.next_id}) + "\n" + "".join(map(_line, batches))
     atomic.write_text(self._path, content, durable=True)
     self._size, self.batches, self._state = len(content.encode()), list(batches), _state_of(self._path)
+
+  def _content(self) -> bytes:
+    if not atomic.is_plain_file(self._path):
+      raise DataError(f"{self._path}: expected a plain file")
+    try:
+      return self._path.read_bytes()
+    except FileNotFoundError:
+      return b""
+    except OSError as error:
+      raise DataError(f"{self._path}: not readable ({error.strerror})") from None
 
 
 def _line(batch: Batch) -> str:
@@ -118,12 +124,18 @@ def _line(batch: Batch) -> str:
 
 
 def _read(line: bytes) -> tuple[Batch, int]:
-  """Returns a line's batch, and the least number that later texts may have."""
+  """Returns a line's batch, and the least number that later texts may have; refuses what it cannot be."""
   found = json.loads(line)
   if "next_id" in found:
     return Batch([], [], []), int(found["next_id"])
   batch = Batch(found["ids"], found["texts"], found["labels"], found.get("new_labels", {}))
-  if not len(batch.ids) == len(batch.texts) == len(batch.labels):
+  keys = [key for of_text in batch.labels for key in of_text]
+  if not (
+    len(batch.ids) == len(batch.texts) == len(batch.labels)
+    and all(type(one) is int for one in batch.ids)
+    and all(isinstance(of_text, list) for of_text in batch.labels)
+    and all(isinstance(text, str) for text in [*batch.texts, *keys, *batch.new_labels.values()])
+  ):
     raise ValueError("expected numbers, texts and lists of labels, as many of each")
   return batch, 0
 
@@ -131,7 +143,7 @@ def _read(line: bytes) -> tuple[Batch, int]:
 def _state_of(path: pathlib.Path) -> tuple[int, ...]:
   """Returns what changes if a file is written; () if there is none."""
   with contextlib.suppress(OSError):
-    found = path.stat()
+    found = path.stat(follow_symlinks=False)
     return found.st_ino, found.st_size, found.st_mtime_ns
   return ()
 

@@ -114,7 +114,11 @@ def has_checkpoints(workdir: pathlib.Path) -> bool:
 
 def combined(workdir: pathlib.Path) -> list[str]:
   """Returns the names of the runs that are combined here, in `MEMBERS`; none in the folder of one run."""
-  return _read(workdir / COMBINED, "delete the folder, and give its --mode=combine command again") or []
+  path, remedy = workdir / COMBINED, "delete the folder, and give its --mode=combine command again"
+  names = _read(path, remedy) or []
+  if not isinstance(names, list) or any(pathlib.PurePath(str(name)).parts != (name,) for name in names):
+    raise UserError(f"{path}: damaged; {remedy}")
+  return names
 
 
 def chunks(workdir: pathlib.Path, choose: Callable[[], dict[str, int]]) -> dict[str, int]:
@@ -131,9 +135,9 @@ def _read(path: pathlib.Path, remedy: str) -> Any:
   """Returns what a JSON file holds; None if there is none."""
   try:
     return json.loads(path.read_text(encoding="utf-8"))
-  except FileNotFoundError:
+  except (FileNotFoundError, NotADirectoryError):
     return None
-  except ValueError:
+  except (OSError, ValueError, RecursionError):
     raise UserError(f"{path}: damaged; {remedy}") from None
 
 

@@ -6,11 +6,13 @@ those of its config. One that gets too few is left out, and at the end one of li
 """
 
 import contextlib
+import itertools
 import json
+import os
 import pathlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import ml_collections
@@ -22,7 +24,7 @@ from xmc_jax.console import quiet, say
 from xmc_jax.distributed import runtime
 from xmc_jax.errors import ConfigError, UserError
 from xmc_jax.retrieval import cpu_cores
-from xmc_jax.runs import create
+from xmc_jax.runs import create, learning
 from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.storage import atomic, locks, run_folder
 from xmc_jax.training import combine, guide, loop, members
@@ -57,7 +59,9 @@ def train_and_test(
   if not runtime.is_alone():
     raise UserError("auto.minutes trains with a single process; give a method, as experiments/rae_xmc.py")
   members.check(config)
-  source = str(earlier or config.init_from)
+  source, workdir = str(earlier or config.init_from), workdir.resolve()
+  if not workdir.exists() and _is_finished(_beside(workdir)):  # a kill came when the one before was away
+    _beside(workdir).rename(workdir)
   if (workdir / "config.json").exists() and not (workdir / _RECORD).exists():
     raise UserError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER")
   with contextlib.ExitStack() as stack:
@@ -67,8 +71,9 @@ def train_and_test(
       members.to_train_on(source)  # refuses another folder before data are prepared
     prepared, _ = create.prepare(usual)
     budget = _Budget(workdir / _RECORD, 60 * config.auto.minutes, members.given_of(config))
-    if changed := _changed_data(prepared, workdir):
-      if not (budget.combined and members.have_grown(prepared, workdir)):
+    if changed := _changed_data(prepared, workdir, budget.trained):
+      can_move = _is_finished(workdir) and not os.path.ismount(workdir)
+      if not (can_move and members.have_grown(prepared, workdir)):
         raise create.other_data(workdir, changed)
       return _replace(config, workdir, prepared, owns_process)
     stack.callback(budget.save)
@@ -102,29 +107,42 @@ def _combine_and_test(
   return means
 
 
-def _changed_data(prepared: data.Dataset, workdir: pathlib.Path) -> str:
+def _changed_data(prepared: data.Dataset, workdir: pathlib.Path, names: Iterable[str]) -> str:
   """Returns a file in which the data of a member differ from these; '' if none does."""
-  folders = (workdir / run_folder.MEMBERS).glob("*")
-  return max((create.changed_data(prepared, folder, _OF_WORDS) for folder in folders), default="")
+  folders = (workdir / run_folder.MEMBERS / name for name in names)
+  return next(filter(None, (create.changed_data(prepared, folder, _OF_WORDS) for folder in folders)), "")
 
 
 def _replace(
   config: ml_collections.ConfigDict, workdir: pathlib.Path, prepared: data.Dataset, owns_process: bool
 ) -> dict[str, float]:
   """Trains on from a finished run, beside it, and takes its place; what it has learnt stays learnt."""
-  workdir = workdir.absolute()
-  beside, previous = (workdir.with_name(f"{workdir.name}.{word}") for word in ("next", "previous"))
-  if _changed_data(prepared, beside):  # they have grown once more
-    shutil.rmtree(beside)
-  say(f"auto: the data have grown since {workdir.name} was trained: training on from it, in {beside}")
+  beside, known = _beside(workdir), members.num_known(prepared.test.texts, workdir)
+  begun = [folder.name for folder in (beside / run_folder.MEMBERS).glob("*")]
+  if _changed_data(prepared, beside, begun) or not (beside / _RECORD).exists():
+    (beside / _RECORD).unlink(missing_ok=True)  # first, so that a kill leaves nothing to go on with
+    shutil.rmtree(beside, ignore_errors=True)
+  say(f"auto: the data have grown since {workdir} was trained: training on from it, in {beside}")
   means = train_and_test(config, beside, owns_process, earlier=workdir)
-  with contextlib.suppress(FileNotFoundError):
-    shutil.copy2(workdir / run_folder.LEARNT, beside)
-  shutil.rmtree(previous, ignore_errors=True)
-  workdir.rename(previous)
-  beside.rename(workdir)
-  say(f"auto: {workdir} is the new run, {previous.name} the one before")
+  if known:
+    say(f"note: the run before was trained on {known:,} of the test texts, so metrics on them are too high")
+  numbered = (workdir.with_name(f"{workdir.name}.{number}") for number in itertools.count(1))
+  previous = next(path for path in numbered if not path.exists())
+  with atomic.writing(workdir), locks.in_use(workdir, learning.LOCK, learning.LEARNS):
+    with contextlib.suppress(FileNotFoundError):
+      shutil.copy2(workdir / run_folder.LEARNT, beside)
+    workdir.rename(previous)
+    beside.rename(workdir)
+  say(f"auto: {workdir} is the new run, with all that was written to {beside}; {previous} is the one before")
   return means
+
+
+def _beside(workdir: pathlib.Path) -> pathlib.Path:
+  return workdir.with_name(f".{workdir.name}.next")
+
+
+def _is_finished(workdir: pathlib.Path) -> bool:
+  return (workdir / "config.json").exists() and bool(run_folder.combined(workdir))
 
 
 class _Budget:

@@ -9,6 +9,7 @@ constants below are set by hand.
 
 import math
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import ml_collections
@@ -67,9 +68,18 @@ def to_train_on(init_from: str) -> list[str]:
 
 def have_grown(prepared: data.Dataset, workdir: pathlib.Path) -> bool:
   """Returns whether data have more training rows than a run that auto made, and all of its labels."""
-  earlier = data.load_prepared(workdir / run_folder.MEMBERS / to_train_on(str(workdir))[0] / "data")
+  earlier = _data_of(workdir)
   is_more = len(prepared.train) > len(earlier.train)
   return is_more and set(earlier.label_keys).issubset(prepared.label_keys)
+
+
+def num_known(texts: Sequence[str], workdir: pathlib.Path) -> int:
+  """Returns how many of some texts a run that auto made was trained on."""
+  return sum(map(set(_data_of(workdir).train.texts).__contains__, texts))
+
+
+def _data_of(workdir: pathlib.Path) -> data.Dataset:
+  return data.load_prepared(workdir / run_folder.MEMBERS / to_train_on(str(workdir))[0] / "data")
 
 
 def names(prepared: data.Dataset, init_from: str = "") -> list[str]:

@@ -76,6 +76,8 @@ def _names_of(features: Any, column: str) -> list[str]:
       feature = feature[0]
     elif feature["_type"] in _LISTS:
       feature = feature["feature"]
-    return feature["names"] if feature["_type"] == "ClassLabel" else []
+    names = feature["names"] if feature["_type"] == "ClassLabel" else []
   except (TypeError, KeyError, IndexError):
     return []
+  is_right = isinstance(names, list) and all(isinstance(name, str) for name in names)
+  return names if is_right and len(set(names)) == len(names) else []

@@ -47,7 +47,11 @@ def _split(folder: Path) -> SplitFiles:
   entries = state.get("_data_files")
   listed = [entry.get("filename") if isinstance(entry, dict) else entry for entry in _listed(entries)]
   files = tuple(folder / name for name in _names(state_file, listed, "_data_files"))
+  if not files:
+    raise DataError(f"{state_file}: expected at least one file in '_data_files', found none")
   for file in files:
+    if file.suffix != ".arrow":
+      raise DataError(f"{state_file}: expected files that end in .arrow, found {excerpt(file.name)}")
     if not file.is_file():
       raise DataError(f"{file}: is missing beside {_STATE}")
   return SplitFiles(files, folder / _INFO)

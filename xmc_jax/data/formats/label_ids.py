@@ -5,7 +5,7 @@ Only the distinct labels and their texts are kept in memory.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 from xmc_jax.data.formats.source import Place, excerpt
@@ -55,15 +55,18 @@ class Vocabulary:
     self._policy = "keep" if texts is None else unknown
     self._unknown: Counter[str] = Counter()
     self._first: tuple[Place, int] | None = None
-    stripped_keys = {key.strip() for key in keys}
-    names = cell_names or [[text] for text in self.texts]
-    repeated = Counter(map(str.strip, chain.from_iterable(names)))
-    self._shared = {name for name, num in repeated.items() if num > 1 and name not in stripped_keys}
+    names = {key.strip() for key in keys}
+
+    def called() -> Iterator[tuple[int, str]]:
+      others = ((at, name) for at, of_label in enumerate(cell_names) for name in of_label)
+      return others if cell_names else enumerate(self.texts)
+
+    repeated = Counter(text.strip() for _, text in called())
+    self._shared = {text for text, num in repeated.items() if num > 1 and text not in names}
     self._uses_of_shared: Counter[str] = Counter()
     self._ids: dict[str, int] = {}
-    best = ((at, of_label[0]) for at, of_label in enumerate(names))
-    others = ((at, name) for at, of_label in enumerate(names) for name in of_label)
-    for at, key in chain(enumerate(keys), best, others):
+    first = ((at, of_label[0]) for at, of_label in enumerate(cell_names))
+    for at, key in chain(enumerate(keys), first, called()):
       self._ids.setdefault(key.strip(), at)
     for at, key in enumerate(keys):
       if key.endswith(".0") and key[:-2].isdigit():  # a number of a data frame with gaps

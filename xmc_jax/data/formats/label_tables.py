@@ -88,7 +88,9 @@ def _empty_texts(path: Path, texts: list[str]) -> list[str]:
 
 def _parents(values: list[object], keys: list[str], place: Place, column: str) -> list[int]:
   """Returns the number of each label's parent, -1 if it has none; of two with one key, the first."""
-  ids = {key: at for at, key in reversed([*enumerate(keys)])}
+  ids: dict[str, int] = {}
+  for at, key in enumerate(keys):
+    ids.setdefault(key, at)
   parents = []
   for at, value in enumerate(values):
     key = text_of(value) or ""  # data frames with gaps store a number as 7.0

@@ -65,7 +65,7 @@ def expecting(path: Path, expected: str) -> Iterator[None]:
   """Turns what a library raises into a one-line DataError: a damaged file can fail in any of its layers."""
   try:
     yield
-  except UserError:
+  except (UserError, MemoryError):
     raise
   except Exception as error:
     raise DataError(f"{path}: expected {expected} ({one_line(error)})") from None

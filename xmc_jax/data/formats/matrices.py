@@ -55,8 +55,7 @@ class NpzMatrix:
     self.path = path
     with expecting(path, "a matrix saved by scipy.sparse.save_npz"), reading(path), open_bytes(path) as file:
       refuse_overpacked(path, file)
-      self._matrix = sp.csr_matrix(sp.load_npz(file))
-      self._matrix.check_format()
+      self._matrix = _as_csr(sp.load_npz(file))
     self.shape = self._matrix.shape
     self._done = 0
 
@@ -70,6 +69,16 @@ class NpzMatrix:
     with np.errstate(over="ignore"):  # values too large for float32 become infinite, and are refused later
       values = self._matrix.data[piece].astype(np.float32)
     return Pairs(counts, self._matrix.indices[piece].astype(np.int64), values, place)
+
+
+def _as_csr(matrix: sp.spmatrix | sp.sparray) -> sp.csr_matrix:
+  if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+    raise ValueError(f"{matrix.ndim} dimensions, data of type {matrix.dtype}")
+  matrix = sp.csr_matrix(matrix)
+  if np.any(matrix.indptr[1:] < matrix.indptr[:-1]):  # scipy takes a difference, which may overflow
+    raise ValueError("indptr decreases")
+  matrix.check_format()
+  return matrix
 
 
 @contextlib.contextmanager

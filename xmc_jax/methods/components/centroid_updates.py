@@ -32,7 +32,8 @@ def _faults(values: Mapping) -> Iterator[str]:
   if values["method.leave_batch_out"] and values["method.centroids"] == "frozen":
     yield (
       "method.leave_batch_out = True cannot take points out as the encoder embedded them once when "
-      "method.centroids = 'frozen'; set --config.method.centroids=exact"
+      "method.centroids = 'frozen'; set --config.method.leave_batch_out=False, or "
+      "--config.method.centroids=exact"
     )
 
 

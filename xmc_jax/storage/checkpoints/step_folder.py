@@ -85,9 +85,11 @@ class StepFolder:
       with atomic.writing(path):
         arrays.write(unfinished, state, refreshed)
         runtime.on_main_process(finish, "finished step")
-    except UserError as error:
+    except (UserError, ValueError) as error:
       if runtime.is_main_process():
         self._remove("unfinished-*")  # as of a full disk
+      if not isinstance(error, UserError):
+        raise
       raise UserError(f"{error}; {self.last_good()}") from None
     runtime.on_main_process(lambda: self._delete(self.finished()[: -self._keep]), "deleted steps")
 
