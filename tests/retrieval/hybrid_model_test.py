@@ -218,6 +218,9 @@ def test_what_is_saved_is_what_is_loaded(model, tmp_path):
   assert sorted(path.name for path in tmp_path.iterdir()) == ["0.json", "1.json", "again.json"]
 
 
+OLDER = {"format": hybrid_model._FORMAT, "version": 3}
+
+
 @pytest.mark.parametrize(
   "damage, why",
   [
@@ -226,7 +229,7 @@ def test_what_is_saved_is_what_is_loaded(model, tmp_path):
     (lambda whole: whole[:-9], "it was modified"),
     (lambda whole: whole.replace(b"5", b"6", 1), "it was modified"),
     *((lambda _, other=other: other, "it was modified") for other in (b"[]", b"3", b"{}", b"[" * 100_000)),
-    (lambda _: checksums.to_json({"version": 3}).encode(), "format version 3, and this program reads 4"),
+    (lambda _: checksums.to_json(OLDER).encode(), "format version 3, and this program reads 4"),
   ],
 )
 def test_a_damaged_or_older_file_is_refused(model, tmp_path, damage, why):
