@@ -13,6 +13,8 @@ from benchmarks import learning
 from xmc_jax.cli import commands
 from xmc_jax.distributed import runtime
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_copy_has_the_rows_of_training_files_alone(tmp_path):
   source, copy = tmp_path / "set", tmp_path / "runs" / "copy"

@@ -22,6 +22,8 @@ from xmc_jax.config.defaults import keys_of
 from xmc_jax.config.keys import LARGEST, Key
 from xmc_jax.errors import ConfigError, UserError
 
+pytestmark = pytest.mark.slow
+
 LONGEST = 900  # of a line: there are messages that list all keys of a section
 HUGE = (10**30, -(10**30), 2**31, 2**63, 1e300, -1e300, math.nan, math.inf, -math.inf, 5e-324)
 TEXTS = (
@@ -140,7 +142,6 @@ def test_a_key_below_a_value_and_a_section_without_one():
 # Values.
 
 
-@pytest.mark.slow
 def test_any_value():
   """Refused by key, value and what to set instead, or of the right type and in its range."""
   for method, key, declared in DECLARED:

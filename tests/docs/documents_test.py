@@ -111,6 +111,7 @@ def test_the_pages_have_commands():
   assert {page.name for page, *_ in ALL} >= {"README.md", "export.md", "planning.md", "scaling.md"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", OF_MAIN)
 def test_a_command_of_the_program(parsed, line, capsys):
   with parsed(OF_MAIN[line]) as rest:

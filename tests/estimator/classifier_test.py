@@ -19,6 +19,8 @@ from xmc_jax.estimator import fitted as fitting
 from xmc_jax.estimator import settings
 from xmc_jax.training import auto, train
 
+pytestmark = pytest.mark.slow
+
 TEXTS, LABELS = made_texts.make()
 indicator = made_texts.indicator
 TRAIN, TEST = slice(0, 120), slice(120, None)

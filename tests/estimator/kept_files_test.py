@@ -24,6 +24,8 @@ from xmc_jax.errors import ConfigError, DataError, UserError
 from xmc_jax.estimator import files
 from xmc_jax.training import readings
 
+pytestmark = pytest.mark.slow
+
 TEXTS, LABELS = made_texts.make()
 SHORT = {"num_epochs": 2}
 
@@ -63,7 +65,6 @@ def test_a_pickle_predicts_the_same_bits(in_memory):
   assert same(again.predict_proba(TEXTS), expected)
 
 
-@pytest.mark.slow
 def test_another_process_reads_a_pickle_and_leaves_nothing(in_memory, tmp_path):
   """Not even if it ends while the estimator lives, by an exception."""
   (tmp_path / "model.pickle").write_bytes(in_memory[0])
@@ -136,7 +137,6 @@ def test_what_is_learnt_stays_in_a_workdir(workdir):
   assert made.undo() == 1 and same(made.predict_proba(["mive nuxo pond"]), before)
 
 
-@pytest.mark.slow
 def test_a_killed_fit_goes_on(workdir, tmp_path, monkeypatch, capsys):
   """After SIGTERM it ends as if it had not been stopped."""
   _, undisturbed = workdir
@@ -217,7 +217,6 @@ def test_labels_that_cannot_be_added(in_memory):
     made.add_labels([3])
 
 
-@pytest.mark.slow
 def test_which_methods_add_labels():
   """Those whose labels can be texts alone; others say so, and still predict."""
   for method in ("rae_xmc", "ngame", "dexa"):

@@ -11,6 +11,8 @@ from xmc_jax.errors import UserError
 from xmc_jax.export import label_files
 from xmc_jax.runs.model import Model
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["bamarn nuve", "", "keltbarn " * 60, "lolt", "[SEP] ramarass"]
 
 

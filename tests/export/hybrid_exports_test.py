@@ -15,6 +15,8 @@ from xmc_jax.export import label_files, memory_files
 from xmc_jax.retrieval import hybrid_model
 from xmc_jax.runs.model import Model
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["bamarn nuve", "keltbarn " * 30, "lolt", "ramarass suth", "[SEP] nuve", "mixo kelt rage"]
 NEW = "zathura document viewer"  # of words that no other text has
 

@@ -66,6 +66,7 @@ MODERNBERT_STATES = [
 MODERNBERT_GRADIENT = [-52.1449, -56.0333, -33.2379, -43.0348]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("spec", "states", "gradient"),
   [(MPNET, MPNET_STATES, MPNET_GRADIENT), (MODERNBERT, MODERNBERT_STATES, MODERNBERT_GRADIENT)],

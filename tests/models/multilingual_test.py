@@ -21,6 +21,8 @@ from xmc_jax.models.locate import tokenizer_file
 from xmc_jax.runs.model import Model
 from xmc_jax.runs.run import reopen
 
+pytestmark = pytest.mark.slow
+
 LABELS = ["kirjasto", "bibliotek", "図書館"]
 TEXTS = [
   "Kirjastojen historiaa ja kirjastonhoitajien muistoja äidiltä",

@@ -14,6 +14,8 @@ import pytest
 from xmc_jax import models
 from xmc_jax.types import Tokens
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 WIDTH = 7  # positions of these encoders
 LENGTHS = np.array([20, 7, 8, 1, 14, 0, 13], np.int32)  # of windows: 4, 1, 2, 1, 3, 1 (empty), 2

@@ -30,6 +30,8 @@ from xmc_jax.plan.account import Accountant
 from xmc_jax.plan.chips import Rates
 from xmc_jax.plan.table import table
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = json.loads(pathlib.Path("docs/results/accelerator.json").read_text(encoding="utf-8"))
 RECORDED = [name for name in PROGRAMS if ":" in name]  # steps of presets, compiled for an H200
 NUM_POSITIVES = 8  # columns of a measured batch's positives
@@ -133,13 +135,11 @@ def test_memory_and_time_are_those_of_a_program():
   check_against_a_program("ngame:lf_amazontitles_131k")
 
 
-@pytest.mark.slow
 def test_memory_and_time_are_those_of_every_recorded_program():
   for name in RECORDED:
     check_against_a_program(name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bag_2x4", "kept_2x4", "table", "classifier"])
 def test_memory_on_a_mesh_is_what_xla_takes(name):
   config = make_config(**MEASURED[name])
@@ -293,7 +293,6 @@ def test_clusters_and_their_pools():
   assert tuple(points) == (4 * 2_248_619 * 512, 4 * 2_248_619 * 256)
 
 
-@pytest.mark.slow
 def test_every_experiment_can_be_planned():
   """Its first preset and its last: the others differ in numbers."""
   by_experiment = collections.defaultdict(list)

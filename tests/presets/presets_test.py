@@ -362,6 +362,7 @@ def _planned(name: str):
   return plans.plan(config, plans.sizes_of(config))
 
 
+@pytest.mark.slow
 def test_presets_fit_eight_tpus():
   # The second has its paper's chunks of texts, which are too large there.
   for name in ("unidec-lf_amazontitles_1.3m", "dexml-lf_wikipedia_500k"):

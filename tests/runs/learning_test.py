@@ -21,6 +21,8 @@ from xmc_jax.runs.best_labels import LabelRequest
 from xmc_jax.storage import locks
 from xmc_jax.training import combine
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["barn kelt", "loma mive nuxo", "suss"]
 REPEATED = "annual report"
 NEW = "zathura quux of the unseen"

@@ -19,6 +19,8 @@ from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic, npy
 from xmc_jax.training import loop
 
+pytestmark = pytest.mark.slow
+
 OVERRIDES = {"eval.scores": "hybrid", "train.num_epochs": 2, "data.num_validation": 60}
 OVERRIDES |= {"checkpoint.every_epochs": 1.0, "checkpoint.keep": 2}
 MADE = ("hybrid.json", "memory.npy")
@@ -69,7 +71,6 @@ KILLS = (
 )
 
 
-@pytest.mark.slow
 def test_a_run_killed_while_it_is_fitted_ends_like_one_never_stopped(data, workdir, tmp_path):
   for kill in (*KILLS, (evaluate, "rank_test")):
     with killed(*kill):
@@ -80,7 +81,6 @@ def test_a_run_killed_while_it_is_fitted_ends_like_one_never_stopped(data, workd
   assert_same_files(workdir, tmp_path / "killed")
 
 
-@pytest.mark.slow
 def test_a_command_killed_while_it_fits_leaves_nothing_half_done(copied, workdir):
   """Prediction makes what is missing; killed, the next one does."""
   for kill in KILLS:

@@ -21,6 +21,8 @@ from xmc_jax.runs import run as runs
 from xmc_jax.runs.model import Model
 from xmc_jax.training import loop
 
+pytestmark = pytest.mark.slow
+
 HYBRID = {"eval.scores": "hybrid", "train.num_epochs": 1, "data.num_validation": 60, "eval.k": 7}
 TEXTS = ["barn kelt", "", "loma mive nuxo", "suss nothing known"]
 SOURCES = ["encoder", "classifier", "memory", "memory_regression", "lexical_memory", "lexical_labels"]
@@ -135,7 +137,6 @@ def test_what_was_made_is_kept_and_used_again(workdir, monkeypatch):
   assert written() == before
 
 
-@pytest.mark.slow
 def test_two_meshes_rank_alike(workdir):
   found = []
   for data, label in ((1, 1), (2, 4)):

@@ -179,7 +179,7 @@ def test_few_corrections_wait_and_one_is_learnt_at_a_time(client, model, monkeyp
 def test_another_process_that_learns_and_a_full_disk_are_told_to_come_again(workdir, monkeypatch):
   with client_of(xmc_jax.Model.load(workdir, warm=False)) as client:
     teach = lambda: client.post("/learn", json={"text": NEW, "labels": ["l7"]}, headers=BEARER)
-    with locks.in_use(workdir, learning._LOCK, learning._LEARNS):
+    with locks.in_use(workdir, learning.LOCK, learning.LEARNS):
       busy = teach()
     assert busy.status_code == 503 and busy.headers["retry-after"] == "1"
     assert "is learning for this run; try again" in busy.json()["error"]

@@ -23,6 +23,8 @@ from xmc_jax.runs.model import Model
 from xmc_jax.storage import atomic, run_folder
 from xmc_jax.training import combine
 
+pytestmark = pytest.mark.slow
+
 _HYBRID = {"data.num_validation": 60, "eval.scores": "hybrid", "train.num_epochs": 1, "eval.num_examples": 1}
 _OTHER = {**tiny_runs.RAE_XMC, **_HYBRID, "data.max_length": 7, "encoder.width": 8}
 TEXTS = ["bamarn nuve", "keltbarn " * 30, "lolt", "mixo kelt rage"]
@@ -189,7 +191,6 @@ def test_equal_names_get_numbers(tmp_path):
   assert list(named) == ["a", "a-2", "a-2-2", "a-3"] and set(named.values()) == set(folders)
 
 
-@pytest.mark.slow
 def test_a_kill_leaves_no_run_and_the_same_command_goes_on(folder, tmp_path):
   new, pair = tmp_path / "new", [folder / "a", folder / "b"]
   for owner, name, when in ((combine, "_link", 2), (ranking, "fit_model", 1), (evaluate, "embed_split", 1)):
@@ -227,7 +228,6 @@ def test_a_run_that_adds_too_little_is_left_out(folder, tmp_path, capsys):
   assert Model.load(tmp_path, warm=False).predict(TEXTS, 3)
 
 
-@pytest.mark.slow
 def test_runs_that_were_trained_on_all_rows(folder, tmp_path):
   """How they are joined is fitted with the parameters that have not seen the held-out rows."""
   with few_rows():

@@ -26,6 +26,8 @@ from xmc_jax.runs.metric_writer import MetricWriter
 from xmc_jax.runs.predict import predict_lines
 from xmc_jax.training import guide, loop
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(data, tmp_path_factory):
@@ -130,7 +132,6 @@ def test_no_epochs_keep_the_first_parameters(settings, data, no_training, tmp_pa
   assert xmc_jax.Model.load(tmp_path, warm=False).predict(["bate kerv"], k=3)[0].shape == (1, 3)
 
 
-@pytest.mark.slow
 def test_evaluate_from_the_folder_alone(data, tmp_path, capsys):
   """Trained, moved, raw data and cache deleted: the same metrics and predictions."""
   source = tmp_path / "here" / "data"
@@ -206,7 +207,6 @@ def nothing_but_a_step(self, state, batch):
   return state._replace(step=state.step + 1), {"loss": jnp.float32(1), "gradient_norm": jnp.float32(1)}
 
 
-@pytest.mark.slow
 def test_early_stop(data, tmp_path, monkeypatch):
   """Scores 3, 5, 4, 5: the second is the best, and two evaluations without a better one are enough."""
   told = iter([0.3, 0.5, 0.4, 0.5, 0.9])
@@ -281,7 +281,6 @@ def test_the_whole_run_is_one_program_and_the_last_parameters_serve_without_vali
   assert not (run.workdir / "best").exists() or not list((run.workdir / "best").iterdir())
 
 
-@pytest.mark.slow
 def test_init_from_starts_with_the_parameters_of_another_run(finished, data, tmp_path):
   workdir, _ = finished
   first = tmp_path / "first"

@@ -77,6 +77,7 @@ def plan(config: ml_collections.ConfigDict, sizes: Sizes, chip: Chip | None = No
   if config.encoder.dtype == "auto":
     head["dtype"] = "bfloat16"
   config = configs.changed(config, {f"encoder.{key}": value for key, value in head.items()})
+  memory.trace.cache_clear()  # a method may be another than at the last plan
   chosen = chunks.choose(config, sizes, chip.memory_of_jax, chip.kind)
   config = chunks.changed_method(config, chosen)
   rates = Rates(OF_PEAK * chip.bfloat16, OF_PEAK * chip.float32)

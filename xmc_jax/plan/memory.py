@@ -21,7 +21,8 @@ _ANY_RATES = Rates(1.0, 1.0)
 
 
 @functools.lru_cache(maxsize=4)  # the chunks that fit are asked for again
-def _trace(config: ml_collections.FrozenConfigDict, sizes: Sizes) -> tuple[Step, core.ClosedJaxpr]:
+def trace(config: ml_collections.FrozenConfigDict, sizes: Sizes) -> tuple[Step, core.ClosedJaxpr]:
+  """Returns a step and its program."""
   step = make(config, sizes)
   return step, step.trace()
 
@@ -30,7 +31,7 @@ def traced(
   config: ml_collections.ConfigDict, sizes: Sizes, rates: Rates = _ANY_RATES
 ) -> tuple[Step, Account]:
   """Returns a step of a plan's config and sizes, and what a device of these rates takes for it."""
-  step, program = _trace(ml_collections.FrozenConfigDict(config), sizes)
+  step, program = trace(ml_collections.FrozenConfigDict(config), sizes)
   arguments = jax.tree.leaves(step.arguments)
   mesh = {"data": config.mesh.data, "label": config.mesh.label}
   return step, Accountant(mesh, rates).program(program, [leaf.sharding for leaf in arguments])
