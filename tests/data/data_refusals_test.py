@@ -59,6 +59,7 @@ CASES = [
   ("index", "tst_X_Y.txt", "3 5\n\n0:1\n1_0:1\n", 4, "entries", "'1_0:1'"),
   ("index", "tst_X_Y.txt", "3 5\n\n0:1e300\n\n", 3, "a relevance that is finite", "inf"),
   ("index", "tst_X_Y.txt", "3 5\n\n" + "9" * 40 + ":1\n\n", 3, "entries", "'9999"),
+  ("index", "trn_filter_labels.txt", "\n5 0\n", 2, "a row in [0, 5)", "'5 0'"),
   ("index", "trn_filter_labels.txt", "0 1\n-1 0\n", 2, "a row in [0, 5)", "'-1 0'"),
   ("index", "trn_filter_labels.txt", "0 1\n0 x\n", 2, "two whole numbers", "'0 x'"),
   ("index", "Y.txt", "", 0, ONE_LABEL),

@@ -20,6 +20,9 @@ def test_a_file_is_lines_or_one_document(tmp_path):
   path = samples.write(tmp_path / "a.txt.gz", "one\r\n\ntwo ±")
   assert read(path) == ([(None, "one"), (None, ""), (None, "two ±")], [])
   assert read(path, whole=True) == ([("a.txt.gz", "one\n\ntwo ±")], [])
+  path.write_bytes(b"\x1f\x8b no gzip")
+  with pytest.raises(DataError, match=r"a\.txt\.gz: expected intact gzip data"):
+    documents.files_of(path)
 
 
 def test_a_txt_file_with_the_runs_columns_is_a_table(tmp_path):

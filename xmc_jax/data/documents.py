@@ -77,7 +77,7 @@ def files_of(path: Path) -> list[Path]:
     path.stat()
   if not path.is_dir():
     if path.is_file() and suffix(path) not in (*SUFFIXES, *extracted.SUFFIXES):  # a pipe is read but once
-      with open_bytes(path) as file:
+      with reading(path), open_bytes(path) as file:
         is_packed = file.peek(4)[:4] in extracted.BEGINNINGS
       if is_packed:
         raise DataError(f"{path}: expected plain text, found a PDF, Word or zip file; name it .pdf or .docx")

@@ -26,9 +26,9 @@ class HybridRanker:
     self.point_texts = retriever.corpus.point_texts
 
   def rank(self, queries: Queries, k: int, exclude: sp.csr_matrix | None = None) -> Ranking:
-    """Ranks the k most probable labels of each query, at most L, without excluded pairs; ties by rising id.
+    """Ranks the k most probable labels of each of n queries; ties by rising id.
 
-    Padded with -1 where the sources find fewer than k labels.
+    Pairs in `exclude`, CSR `[n, L]`, are left out. Padded with -1 where the sources find fewer labels.
     """
 
     def work(found: Candidates) -> Ranking:
@@ -64,7 +64,7 @@ class HybridRanker:
   def explain(
     self, queries: Queries, ids: np.ndarray, exclude: sp.csr_matrix | None = None
   ) -> list[list[Reason]]:
-    """Returns a reason for each label of each query in the `ids` that `rank` returned for these arguments."""
+    """Returns a reason for each label of each query in `ids`, `[n, k]` padded with -1, that `rank` gave."""
     truth = self._retriever.corpus.truth
     work = lambda found, labels: explain(found.found, labels, truth)
     labels = (ids[start : start + _BLOCK] for start in range(0, len(ids), _BLOCK))
