@@ -24,7 +24,7 @@ _COMMON = {
 }
 CASES = {
   "dexml": {},
-  "unidec": {**tiny_runs.UNIDEC, "eval.fusion_rows": 100, "train.learning_rate": 0.3},
+  "unidec": {**tiny_runs.UNIDEC, "eval.fusion_rows": 100, "train.learning_rate": 1.0, "train.num_epochs": 6},
   "rae_xmc": tiny_runs.RAE_XMC,
 }
 
