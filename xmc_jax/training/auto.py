@@ -87,7 +87,7 @@ def train_and_test(
     )
     for name in names:
       folder = workdir / run_folder.MEMBERS / name
-      member = members.config_of(config, name, max_length, prepared.num_labels)
+      member = members.config_of(config, name, max_length)
       _train(name, member, folder, budget, prepared, owns_process)
     return _combine_and_test(config, workdir, budget)
 

@@ -29,7 +29,6 @@ MEMBERS = ("rae_xmc", "dexml", "depsl")
 _WITH_GRAPHS = "ramen"
 _FEW_POINTS = 2.5  # on average a label; with fewer, the last of MEMBERS is first
 _OWN_WORDS = "dexml"  # has a vocabulary of the user's texts, where the encoder is a table
-_MANY_LABELS, _GRADIENTS = 5_000, 0.25  # labels from which on it backpropagates through this share of them
 _MANY_CUT = 0.25  # share of texts longer than the usual max_length, from which on the others read more
 _LONG = 128  # tokens that they read then
 _TO_TRAIN_ON = 0.5  # of the epochs of an experiment, after a run on other data
@@ -137,7 +136,7 @@ def usual_config(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict
 
 
 def config_of(
-  config: ml_collections.ConfigDict, name: str, max_length: int | None = None, num_labels: int = 0
+  config: ml_collections.ConfigDict, name: str, max_length: int | None = None
 ) -> ml_collections.ConfigDict:
   """Returns the config of a member: its experiment's for the user's encoder, on the user's data.
 
@@ -151,8 +150,6 @@ def config_of(
     own["encoder.tokenizer"] = "train"
   elif max_length:
     own["data.max_length"] = max_length
-  if name == _OWN_WORDS and num_labels >= _MANY_LABELS:
-    own["method.label_gradients"] = _GRADIENTS
   if config.init_from:
     own["init_from"] = str(pathlib.Path(config.init_from) / run_folder.MEMBERS / name)
     own["train.num_epochs"] = math.ceil(_TO_TRAIN_ON * member.train.num_epochs)
