@@ -59,7 +59,7 @@ def train_and_test(
   if not runtime.is_alone():
     raise UserError("auto.minutes trains with a single process; give a method, as experiments/rae_xmc.py")
   members.check(config)
-  source, workdir = str(earlier or config.init_from), workdir.resolve()
+  source = str(earlier or config.init_from)
   if not workdir.exists() and _is_finished(_beside(workdir)):  # a kill came when the one before was away
     _beside(workdir).rename(workdir)
   if (workdir / "config.json").exists() and not (workdir / _RECORD).exists():
@@ -117,6 +117,7 @@ def _replace(
   config: ml_collections.ConfigDict, workdir: pathlib.Path, prepared: data.Dataset, owns_process: bool
 ) -> dict[str, float]:
   """Trains on from a finished run, beside it, and takes its place; what it has learnt stays learnt."""
+  workdir = workdir.resolve()  # of a link, what it leads to is moved
   beside, known = _beside(workdir), members.num_known(prepared.test.texts, workdir)
   begun = [folder.name for folder in (beside / run_folder.MEMBERS).glob("*")]
   if _changed_data(prepared, beside, begun) or not (beside / _RECORD).exists():
@@ -138,7 +139,7 @@ def _replace(
 
 
 def _beside(workdir: pathlib.Path) -> pathlib.Path:
-  return workdir.with_name(f".{workdir.name}.next")
+  return workdir.resolve().with_name(f".{workdir.resolve().name}.next")
 
 
 def _is_finished(workdir: pathlib.Path) -> bool:
