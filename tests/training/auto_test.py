@@ -270,15 +270,19 @@ def test_it_trains_on_by_itself_where_the_data_have_grown(data, tmp_path, monkey
   """The run of before answers until the new one takes its place, and what it has learnt stays."""
   monkeypatch.setattr(members, "MEMBERS", ("depsl",))
   monkeypatch.setitem(depsl.PRESETS["debian"], "train.num_epochs", 4)
-  own, run = shutil.copytree(data, tmp_path / "data"), tmp_path / "run"
+  own, run, disk = shutil.copytree(data, tmp_path / "data"), tmp_path / "run", tmp_path / "disk"
+  (disk / "run").mkdir(parents=True)
+  run.symlink_to(disk / "run")
   train = lambda: commands.train_and_test(config_of(own), run)
+  with (own / "tst.json").open("a") as file:  # a third text that is also a training text
+    file.write((own / "trn.json").read_text().splitlines(keepends=True)[0])
   train()
   Model.load(run).learn(["a barn owl"], [["a label of its own"]], new_labels=True)
   rows = (own / "trn.json").read_text()
   new = json.dumps({"uid": "new", "title": "barn", "target_ind": [0], "target_rel": [1.0]})
   (own / "trn.json").write_text(f"{rows}{new}\n")
   texts = ["barn balt", "a barn owl"]
-  before, beside = Model.load(run).predict(texts, k=5), tmp_path / ".run.next"
+  before, beside = Model.load(run).predict(texts, k=5), disk / ".run.next"
   for owner, call in ((auto.combine, "combine_and_test"), (shutil, "copy2")):
     with monkeypatch.context() as patch:
       patch.setattr(owner, call, _stopped)
@@ -288,13 +292,15 @@ def test_it_trains_on_by_itself_where_the_data_have_grown(data, tmp_path, monkey
   capfd.readouterr()
   train()
   said = capfd.readouterr().err
-  assert f"{run} is the new run, with all that was written to {beside}; {run}.1 is the one before" in said
-  assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "run", "run.1"]
+  place = disk / "run"
+  assert f"{place} is the new run, with all that was written to {beside}; {place}.1 is the one before" in said
+  assert "note: the run before was trained on 3 of the test texts, so metrics on them are too high" in said
   config = methods.read_config(run / "members" / "depsl" / "config.json")
-  assert (config.init_from, config.train.num_epochs) == (f"{run}/members/depsl", 2)
+  assert (config.init_from, config.train.num_epochs) == (f"{place}/members/depsl", 2)
+  place.rename(beside)  # a kill between the two renames
+  train()  # has nothing else to do
+  assert sorted(path.name for path in disk.iterdir()) == ["run", "run.1"]
   assert Model.load(run).predict(["a barn owl"], k=1)[2][0] == ["a label of its own"]
-  run.rename(beside)  # a kill between the two renames
-  train()  # has nothing to do
   (own / "trn.json").write_text(rows)
   with pytest.raises(ConfigError, match=r"holds a run on other data.*--config.init_from=THIS_FOLDER"):
     train()

@@ -61,7 +61,7 @@ def train_and_test(
   members.check(config)
   source = str(earlier or config.init_from)
   if not workdir.exists() and _is_finished(_beside(workdir)):  # a kill came when the one before was away
-    _beside(workdir).rename(workdir)
+    _beside(workdir).rename(workdir.resolve())
   if (workdir / "config.json").exists() and not (workdir / _RECORD).exists():
     raise UserError(f"{workdir} holds another run; give --workdir=ANOTHER_FOLDER")
   with contextlib.ExitStack() as stack:
