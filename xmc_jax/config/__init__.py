@@ -45,7 +45,7 @@ _BUNDLED = "debian"  # the end of the names of presets for the bundled data
 def default(method: str, methods: Mapping[str, Settings]) -> ml_collections.ConfigDict:
   """Returns every key with its default: those of all methods (defaults.py), and the method's own.
 
-  Experiments change values, never the set of keys.
+  `methods` holds what each method declares, by its name. Experiments change values, never the set of keys.
 
   Raises:
     ConfigError: there is no such method.

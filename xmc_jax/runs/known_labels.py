@@ -77,15 +77,16 @@ class KnowsLabels(abc.ABC):
     tops = self._filter_of(self.dataset).tops if self._takes_filters else []
     return sorted(tops, key=lambda label: (self.dataset.notation(label), self.labels[label]))
 
-  def where(
-    self, include: Sequence[str] = (), exclude: Sequence[str] = (), dataset: Dataset | None = None
-  ) -> np.ndarray | None:
-    """Returns `[L]` bool, True = a label of `dataset` that these keys leave to `predict`; None is all.
+  def where(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> np.ndarray | None:
+    """Returns `[L]` bool, True = a label that these keys leave to `predict`; None is all.
 
     Raises:
       UserError: a key is no label's, or the scores are a method's own, which rank all labels.
     """
-    where = self._filter_of(dataset or self.dataset).where(tuple(include), tuple(exclude))
+    return self._where(self.dataset, include, exclude)
+
+  def _where(self, dataset: Dataset, include: Sequence[str], exclude: Sequence[str]) -> np.ndarray | None:
+    where = self._filter_of(dataset).where(tuple(include), tuple(exclude))
     if self._takes_filters:
       return where
     if include or exclude:

@@ -208,7 +208,7 @@ class Model(KnowsLabels):
       is_explained = np.arange(ids.shape[1]) < (num_explained or k)
       return reasons(cast(HybridRanker, sources), queries, np.where(is_explained, ids, -1))
 
-    where, whys = self.where(include, exclude, dataset), why if explain else None
+    where, whys = self._where(dataset, include, exclude), why if explain else None
     name: Callable[[int], str] = dataset.label_names.__getitem__
     if language:
       name = functools.partial(dataset.label_name, language=language)
